@@ -6,20 +6,27 @@
 
 A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
 interruption the stacks, and with them the rows, are those of an execution that nothing interrupted.
+
+A plan that is damaged is left out by who reads, and set aside by who trains: its runs are planned anew.
 """
 
 import hashlib
 import json
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from asymtrain.errors import UsageError, error_line
+from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.runs import RunSpec
 
 PLAN, STATE, BEFORE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "before.safetensors", "epochs.jsonl", ".closed"
 EXECUTIONS = "plans-*.json"
+# What the runs of a stack share. It decides which code runs: a plan may have been written by others.
+_SOURCES = ("dataset", "dataset_options", "arch", "arch_options", "initial_weights")
+_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)  # DamagedError among them
 
 Strategy = Literal["batched", "side_by_side"]
 
@@ -41,7 +48,10 @@ class StackPlan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
-        return cls(tuple(RunSpec.from_dict(spec) for spec in values["specs"]), values["path"])
+        specs = tuple(RunSpec.from_dict(spec) for spec in values["specs"])
+        if len({tuple(getattr(spec, name) for name in _SOURCES) for spec in specs}) != 1:
+            raise DamagedError("its runs have several models or data")
+        return cls(specs, values["path"])
 
     @property
     def id(self) -> str:
@@ -76,12 +86,21 @@ def has_state(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (STATE, BEFORE))
 
 
-def begun_stacks(folder: Path) -> list[StackPlan]:
+def set_aside(plan: Path) -> None:
+    """Give a damaged plan another name, and say so."""
+    kept = plan.with_name(f"{plan.name}.damaged")
+    with suppress(FileNotFoundError):  # another process was first
+        plan.replace(kept)
+        text = f"{plan} is damaged and was set aside as {kept.name}: its runs are planned anew"
+        warnings.warn(text, UsageWarning, stacklevel=2)
+
+
+def begun_stacks(folder: Path, on_damage: Callable[[Path], None] = lambda plan: None) -> list[StackPlan]:
     """Stacks that were begun in this folder and not closed, oldest name first.
 
-    The plans of whole executions stand in for a damaged one.
+    The plans of whole executions stand in for a damaged one; one that is in none of them is left out.
     """
-    planned = {stack.id: stack for _, _, stacks in planned_executions(folder) for stack in stacks}
+    planned = {stack.id: stack for _, _, stacks in planned_executions(folder, on_damage) for stack in stacks}
     begun = []
     for file in sorted(folder.glob(f"*/{PLAN}")):
         if file.parent.suffix == CLOSED:
@@ -93,11 +112,11 @@ def begun_stacks(folder: Path) -> list[StackPlan]:
             begun.append(stack)
         except FileNotFoundError:
             continue  # another process has just closed it
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            if file.parent.name not in planned:
-                text = f"{file} is not a plan of this version ({problem}): move {file.parent} away"
-                raise UsageError(text) from problem
-            begun.append(planned[file.parent.name])
+        except _DAMAGE:
+            if file.parent.name in planned:
+                begun.append(planned[file.parent.name])
+            else:
+                on_damage(file)
     return begun
 
 
@@ -114,7 +133,9 @@ def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
     return sources
 
 
-def planned_executions(folder: Path) -> list[tuple[Path, str, list[StackPlan]]]:
+def planned_executions(
+    folder: Path, on_damage: Callable[[Path], None] = lambda plan: None
+) -> list[tuple[Path, str, list[StackPlan]]]:
     """The file of each execution, the kind of device that it was planned for, and its stacks."""
     executions = []
     for file in sorted(folder.glob(EXECUTIONS)):
@@ -128,9 +149,8 @@ def planned_executions(folder: Path) -> list[tuple[Path, str, list[StackPlan]]]:
             executions.append((file, content["device"], stacks))
         except FileNotFoundError:
             continue  # another process has just removed it
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            reason = error_line(problem)
-            raise UsageError(f"{file} is not a plan of this version ({reason}): move it away") from problem
+        except _DAMAGE:
+            on_damage(file)
     return executions
 
 

@@ -1,17 +1,24 @@
 """Files that are there whole or not at all: a kill or a power cut at any moment leaves the old ones or the new ones."""
 
+import glob
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
+from asymtrain.lab.machine import is_running
+
 
 def write_whole(contents: Mapping[Path, bytes | bytearray], kept: Mapping[Path, Path] = MappingProxyType({})) -> None:
     """Give files new content, in the order given; an old file that `kept` names gets the name there.
 
-    All are on the disk before the first gets its name, so that a full disk changes none.
+    All are on the disk before the first gets its name, so that a full disk changes none. What processes that were
+    killed while they wrote the same files have left is removed.
     """
+    for file in contents:
+        remove_torn(file.parent, glob.escape(file.name))
     new = {file: file.with_name(f"{file.name}.{os.getpid()}.new") for file in contents}  # others may write the same
     try:
         for file, content in contents.items():
@@ -29,6 +36,15 @@ def write_whole(contents: Mapping[Path, bytes | bytearray], kept: Mapping[Path, 
             written.unlink(missing_ok=True)  # of a full disk
     for folder in {file.parent for file in contents}:
         sync_folder(folder)
+
+
+def remove_torn(folder: Path, names: str) -> None:
+    """Remove what processes that are gone have left of files whose names match a pattern."""
+    for left in folder.glob(f"{names}.*.new"):
+        process = re.fullmatch(r".*\.(\d{1,9})\.new", left.name)
+        if process and not is_running(int(process[1])):
+            with suppress(OSError):
+                left.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,9 @@
 """Functions of the user's own by name: `package.module:function`, which gives data or builds a model.
 
 What one process alone has, such as arrays or a lambda, gets a name of another form.
+
+To import a function is to run code. A command imports those alone that were typed (`only_typed`): the names in a store,
+in search.json or in a plan may come from others.
 """
 
 import importlib
@@ -8,7 +11,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,20 @@ def importable_here() -> Iterator[None]:
             sys.path.remove(here)
 
 
+@contextmanager
+def only_typed(words: Iterable[str]) -> Iterator[None]:
+    """Let this process import no function but those in the words of a command, while a block runs."""
+    global _typed
+    before, _typed = _typed, {part.strip() for word in words for part in re.split("[=,]", word)}
+    try:
+        yield
+    finally:
+        _typed = before
+
+
+_typed: set[str] | None = None  # None: Python code names what it likes
+
+
 def own_line(error: BaseException) -> str:
     """`error_line`, with the last place in a file of the user's own, where the error came by one."""
     place = own_place(error)
@@ -84,6 +101,11 @@ def _is_installed(file: Path) -> bool:
 
 
 def import_function(text: str) -> Any:
+    if _typed is not None and text not in _typed:
+        raise UsageError(
+            f"{text} is named by a stored file alone, and to import a function is to run its code: where you trust it, "
+            f"name it in the command too, with --arch {text}, or --data where it gives data"
+        )
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)

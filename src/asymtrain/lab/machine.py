@@ -1,4 +1,4 @@
-"""What this machine has, found out without torch: for what is said before anything is trained."""
+"""What this machine has and runs, found out without torch."""
 
 import os
 import sys
@@ -27,6 +27,19 @@ def memory() -> int:
         with suppress(OSError, ValueError):  # missing, or "max"
             limits.append(int(Path(file).read_text()))
     return min(limits)
+
+
+def is_running(process: int) -> bool:
+    """Is there a process of this number? True where the system cannot be asked."""
+    if os.name != "posix":
+        return True  # there, os.kill would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True
 
 
 def may_have_gpu() -> bool:

@@ -84,8 +84,7 @@ class Named:
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
         from torch import nn
 
-        with importable_here():  # a function may import more when it is called
-            model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
+        model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
         if not isinstance(model, nn.Module):
             raise UsageError(f"{self.name}: the function must return an nn.Module, and returned {type(model).__name__}")
         return model
@@ -618,7 +617,8 @@ def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any
         for option in options if known and not takes_any else ():
             if option not in known:
                 raise unknown_name(f"option of {name}", option, known)
-        return function(**{**{key: value for key, value in given.items() if key in known}, **options})
+        with importable_here():  # it may import more when it is called
+            return function(**{**{key: value for key, value in given.items() if key in known}, **options})
 
     cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
     return Named(name, make, cure)

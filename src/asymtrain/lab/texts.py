@@ -3,13 +3,15 @@
 And numbers of things in words.
 """
 
+import json
 import re
 from typing import Any
 
 # Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# What a spreadsheet takes for a formula, and the mark that `csv_cell` puts before it.
-_FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]")
+# What a spreadsheet takes for a formula, and the marks that `csv_cell` puts before it and before a text as JSON.
+_FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]|'+json:")
+_JSON = "'json:"
 
 
 def printable(text: str) -> str:
@@ -23,10 +25,19 @@ def counted(number: int, noun: str) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for a CSV file: text that a spreadsheet would compute gets an apostrophe; `csv_text` takes it away."""
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    """A value for a CSV file; `csv_text` gives a text back.
+
+    Text that a spreadsheet would compute gets an apostrophe, and what could steer a terminal is written as JSON.
+    """
+    if not isinstance(value, str):
+        return value
+    if _CONTROL.search(value):
+        return f"{_JSON}{printable(json.dumps(value, ensure_ascii=False))}"
+    return f"'{value}" if _FORMULA.match(value) else value
 
 
 def csv_text(cell: str) -> str:
-    """The text that a cell of `csv_cell` was made of."""
+    """The text that a cell of `csv_cell` was made of; a ValueError where it was made of none."""
+    if cell.startswith(_JSON):
+        return str(json.loads(cell.removeprefix(_JSON)))
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

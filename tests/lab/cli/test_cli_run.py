@@ -587,3 +587,14 @@ def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(cli, command
     assert "precision fp32" in first
     assert said in f"{first} {second}"
     assert said or "atch" not in first
+
+
+def test_what_a_killed_command_left_is_removed_at_the_next_start(cli, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    out = tmp_path / "asymtrain-report"
+    out.mkdir()
+    for name in (f"report.html.{ended.pid}.new", f"history.csv.{ended.pid}.new", f"rows.csv.{os.getpid()}.new"):
+        (out / name).touch()
+    assert cli("run", "--executor", "lokal").code == 2
+    assert [file.name for file in out.iterdir()] == [f"rows.csv.{os.getpid()}.new"]

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,8 +38,9 @@ def finished(spec):
     return Run(spec, tuple(invented_epoch(n, 0.5 + n / 10, 0.5 if n == count else None, cosine) for n in (1, 2, 3)))
 
 
-def get(server, path="/", method="GET", **headers):
-    """Status, headers and text of an answer."""
+def get(server, path=None, method="GET", **headers):
+    """Status, headers and text of an answer; without a path, of the link that is printed."""
+    path = path or f"/{server.url.partition(f'{server.port}/')[2]}"
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.request(method, path, headers=headers)
@@ -45,6 +48,11 @@ def get(server, path="/", method="GET", **headers):
         return answer.status, answer.headers, answer.read().decode()
     finally:
         connection.close()
+
+
+def printed_server(text):
+    url = re.search(r"http://127\.0\.0\.1:(\d+)/\S*", text)
+    return SimpleNamespace(url=url[0], port=int(url[1]))
 
 
 @pytest.fixture
@@ -88,13 +96,32 @@ def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
         assert get(server)[2] == after
 
 
-def test_pages_are_not_made_without_end(store, monkeypatch):
-    monkeypatch.setattr(watch, "SHARE", 1e-9)  # the next one is due in years
-    with served(store) as server:
-        _, first, _ = get(server)
-        with Store(store) as opened:
-            opened.add(finished(SPECS[0]))
-        assert get(server)[1]["ETag"] == first["ETag"]
+def test_pages_are_not_made_without_end_and_the_slow_first_ones_delay_none(store, monkeypatch):
+    monkeypatch.setattr(watch, "SHARE", 1e-9)  # after a page that counts, the next one is due in years
+    pages = []
+    with served(store) as server, Store(store) as opened:
+        for spec in SPECS:
+            pages.append(words(get(server)[2]))
+            opened.add(finished(spec))
+        pages.append(words(get(server)[2]))
+    assert [re.search(r"(\d) of 4 runs", page)[1] for page in pages] == ["0", "1", "2", "2", "2"]
+
+
+def test_a_page_shows_one_moment(store, monkeypatch):
+    """Runs that are stored while a page is made are counted once: on the next one."""
+    pending_states = watch.pending_states
+
+    def store_meanwhile(opened):
+        read = pending_states(opened)
+        with Store(store) as another:
+            for spec in SPECS:
+                another.add(finished(spec))
+        return read
+
+    page = watch.LivePage(store)
+    monkeypatch.setattr(watch, "pending_states", store_meanwhile)
+    assert "0 of 4 runs are trained." in words(watch.render_store(store)[1])
+    assert "4 of 4 runs are trained." in words(page.current()[0].decode())
 
 
 def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, one_core):
@@ -141,8 +168,67 @@ def test_other_names_of_this_machine_are_refused(store, host):
     with served(store) as server:
         status, headers, body = get(server, Host=host.format(port=server.port))
         assert (status, headers["ETag"]) == (403, None)
-        assert body == f"this page is at {server.url} only\n"
+        assert body == f"this page is at http://127.0.0.1:{server.port}/ only\n", "it has no token"
         assert get(server, Host=f"LocalHost:{server.port}")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/?", "/?token=", "/?token={half}", "/?x=1&{query}", "/?{query}&"])
+def test_the_page_needs_the_token_of_its_link(store, path):
+    with served(store) as server:
+        path = path.format(half=server.query[6:20], query=server.query)
+        assert get(server)[0] == 200
+        status, headers, body = get(server, path)
+    assert (status, headers["ETag"]) == (403, None)
+    assert "token" in body
+    assert server.query not in body
+
+
+def test_a_page_without_a_token(store):
+    with served(store, token=False) as server:
+        assert server.url == f"http://127.0.0.1:{server.port}/"
+        assert get(server, "/")[0] == get(server, "/?token=old")[0] == 200
+
+
+def answer_to(server, request):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(request.format(port=server.port, query=server.query).encode())
+        return connection.makefile("rb").readline().decode().strip()
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 200),
+        ("GET /?{query} HTTP/1.1\r\n\r\n", 403),
+        ("GET /?token=\xe9 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 403),
+        ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.example\r\n\r\n", 403),
+        ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: 127.0.0.1:{port}\r\n\r\n", 403),
+        ("GET http://evil.example/?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 400),
+        ("GET http://127.0.0.1:{port}/?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 400),
+        ("GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 400),
+    ],
+    ids=["good", "no host", "no ascii", "two hosts", "a host twice", "other uri", "own uri", "broken uri"],
+)
+def test_absolute_uris_and_repeated_hosts_are_refused(store, capfd, request_text, status):
+    with served(store) as server:
+        assert answer_to(server, request_text).split()[1] == str(status)
+    assert capfd.readouterr().err == "", "a request prints nothing while a study trains"
+
+
+def test_idle_connections_are_limited(store, monkeypatch):
+    monkeypatch.setattr(watch, "CONNECTIONS", 3)
+    with served(store) as server:
+        before = threading.active_count()
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as refused:
+                assert refused.recv(1) == b"", "it is closed at once"
+        assert threading.active_count() <= before + 3
+        for connection in idle:
+            connection.close()
+        while threading.active_count() > before:
+            time.sleep(0.01)
+        assert get(server)[0] == 200
 
 
 def test_there_is_one_page_and_it_can_only_be_read(store):
@@ -188,7 +274,7 @@ def test_ctrl_c_ends_it_quietly(store):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         line = process.stderr.readline()
-        assert re.fullmatch(rf"Watching {store}: http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\n", line)
+        assert re.fullmatch(rf"Watching {store}: http://127\.0\.0\.1:\d+/\?token=\w+ \(Ctrl-C ends it\)\n", line)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
@@ -216,8 +302,8 @@ def test_the_page_is_offered_while_it_trains(command, cli, photos, monkeypatch):
 
     servers, serve = [], watch.Server.__init__
 
-    def remember(self, *arguments):
-        serve(self, *arguments)
+    def remember(self, *arguments, **options):
+        serve(self, *arguments, **options)
         servers.append(self)
 
     monkeypatch.setattr(executors, "execute", watched)
@@ -238,7 +324,7 @@ def test_an_open_page_sees_the_end(store, capsys):
         seen.append(get(server)[2])
 
     with watch.watching(store):
-        server = type("Address", (), {"port": int(re.search(r":(\d+)/", capsys.readouterr().err)[1])})
+        server = printed_server(capsys.readouterr().err)
         ask()
         with Store(store) as opened:
             opened.add(finished(SPECS[0]))
@@ -247,3 +333,29 @@ def test_an_open_page_sees_the_end(store, capsys):
     late.join()
     assert "0 of 4 runs are trained" in words(seen[0])
     assert "1 of 4 runs are trained" in words(seen[1])
+
+
+def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, capsys, monkeypatch):
+    monkeypatch.setattr(watch, "PAUSE", 0.1)
+    render, begun, seen = watch.render_store, threading.Event(), []
+
+    def render_slowly(path):
+        page = render(path)
+        begun.set()
+        time.sleep(0.5)
+        return page
+
+    def ask_twice():
+        for _ in range(2):
+            seen.append(get(server)[2])
+
+    monkeypatch.setattr(watch, "render_store", render_slowly)
+    with watch.watching(store):
+        server = printed_server(capsys.readouterr().err)
+        page = threading.Thread(target=ask_twice)
+        page.start()
+        assert begun.wait(60)
+        with Store(store) as opened:
+            opened.add(finished(SPECS[0]))
+    page.join()
+    assert ["0 of 4 runs" in words(seen[0]), "1 of 4 runs" in words(seen[1])] == [True, True]

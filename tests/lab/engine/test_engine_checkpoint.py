@@ -18,7 +18,15 @@ from safetensors.torch import save
 from small_runs import without_time
 
 from asymtrain import UsageError
-from asymtrain.lab.checkpoints import DamagedError, begun_stacks, execution_name, has_state
+from asymtrain.errors import UsageWarning
+from asymtrain.lab.checkpoints import (
+    DamagedError,
+    begun_stacks,
+    execution_name,
+    has_state,
+    planned_executions,
+    set_aside,
+)
 from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training
 from asymtrain.lab.engine.checkpoint import (
     BEFORE,
@@ -348,11 +356,16 @@ def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "content", ["{", "[]", "{}", "[" * 100_000, json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})]
 )
-def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "plan.json").write_text(content)
-    with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
-        begun_stacks(tmp_path)
+def test_a_damaged_plan_is_left_out_and_set_aside_by_who_trains(content, tmp_path):
+    for file in (tmp_path / "x" / "plan.json", tmp_path / "plans-1.json"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+    assert begun_stacks(tmp_path) == planned_executions(tmp_path) == []
+    with pytest.warns(UsageWarning, match=r"is damaged and was set aside as plans?\S*\.json\.damaged") as said:
+        assert begun_stacks(tmp_path, set_aside) == []
+    assert len(said) == 2
+    assert {file.read_text() for file in tmp_path.rglob("*.damaged")} == {content}
+    assert begun_stacks(tmp_path, set_aside) == []  # without another word
 
 
 def test_brackets_without_end_are_damage():
@@ -365,8 +378,7 @@ def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_kno
     stack_plan = StackPlan(tuple(specs_of()), "batched")
     file = open_checkpoint(tmp_path, stack_plan) / "plan.json"
     file.write_text(file.read_text().replace('"seed": 7', '"seed": 6'))
-    with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version \(it reads as .*\): move .* away"):
-        begun_stacks(tmp_path)
+    assert begun_stacks(tmp_path) == []
     execution = {"device": "cpu", "stacks": [stack_plan.to_dict()]}
     (tmp_path / execution_name([stack_plan])).write_text(json.dumps(execution))
     assert begun_stacks(tmp_path) == [stack_plan]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from executor_examples import bare, checkpoints, examples, rows, stored
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import begun_stacks, checkpointed
 from asymtrain.lab.engine import Progress, StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
@@ -125,9 +125,6 @@ def test_plans_for_another_kind_of_device_are_made_anew(train_here: Train, store
     assert next(running).spec in specs
     assert [len(plan.specs) for plan in begun_stacks(checkpoints(store))] == []
     running.close()  # type: ignore[attr-defined]
-    file.write_text("{}")
-    with pytest.raises(UsageError, match="not a plan of this version"):
-        train_here(specs)
 
 
 def test_a_store_that_fails_half_way_loses_nothing(
@@ -197,15 +194,23 @@ def test_a_damaged_plan_of_a_stack_is_made_again(train_here: Train, train_a_litt
     assert seen[0] >= 2 * len(specs)
 
 
-def test_damaged_plans_of_an_execution_are_one_clear_error(train_a_little: Train, store: Path) -> None:
+@pytest.mark.parametrize("both", [False, True], ids=["of the execution", "of the stack too"])
+@pytest.mark.parametrize(("good", "bad"), [('"epochs": 5', '"epochs": 4'), ('"path"', '"pith"'), ("{", "")])
+def test_damaged_plans_are_set_aside_and_the_training_goes_on(
+    train_here: Train, train_a_little: Train, store: Path, good: str, bad: str, both: bool
+) -> None:
+    """From the checkpoint, where the runs are planned as they were."""
     specs = examples("mlp", 2, epochs=5)
+    expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
     train_a_little(specs)
-    (file,) = checkpoints(store).glob("plans-*.json")
-    content = file.read_text()
-    for good, bad in (('"epochs": 5', '"epochs": 4'), ('"cpu"', '"cpv"'), ("{", "")):
-        file.write_text(content.replace(good, bad, 1))
-        with pytest.raises(UsageError, match=r"plans-.*json is not a plan of this version \(.*\): move it away"):
-            train_a_little(specs)
+    files = [file for name in ("plans-*.json", "*/plan.json") for file in checkpoints(store).glob(name)]
+    for file in files if both else files[:1]:
+        file.write_text(file.read_text().replace(good, bad, 1))
+    seen: list[int] = []
+    with pytest.warns(UsageWarning, match="set aside"):
+        trained = train_here(specs, progress=lambda progress: seen.append(progress.epochs_done))
+    assert rows(trained) == stored(store) == expected
+    assert seen[0] >= 2 * len(specs)
 
 
 def test_a_damaged_checkpoint_is_told_of(

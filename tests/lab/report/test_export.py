@@ -9,6 +9,7 @@ from difficult_table import COLUMNS, TABLE, TEXTS
 
 from asymtrain.lab.report.export import FORMATS, as_csv, as_latex, as_markdown
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
+from asymtrain.lab.texts import printable
 
 SMALL = Table(
     "t",
@@ -128,6 +129,14 @@ def test_every_format_ends_its_text_with_one_line_break(ending):
     text = write(TABLE)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_no_file_of_a_table_can_steer_a_terminal(ending):
+    nasty = "a\x1b]0;owned\x07\x9b2J"
+    table = Table("t", nasty, (Column(nasty),), make_rows([(nasty,), (Cell(None, mark=nasty),)]), nasty)
+    text = FORMATS[ending][1](table)
+    assert printable(text) == text
 
 
 def test_csv_holds_no_formula_and_numbers_stay_numbers():

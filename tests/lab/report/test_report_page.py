@@ -2,6 +2,7 @@ import csv
 import os
 import random
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from asymtrain.errors import UsageError
 from asymtrain.lab.report import FILES, check_folder, render, summarise, write_report
 from asymtrain.lab.runs import RunSpec, pairs
+from asymtrain.lab.texts import printable
 
 
 class Links(HTMLParser):
@@ -59,6 +61,15 @@ def test_what_others_wrote_is_escaped(make_run, tmp_path):
     assert "<script>alert" not in text
     assert "--data &#34;&lt;b&gt;&#34;" in text
     assert "&lt;script&gt;" in text
+
+
+def test_no_file_of_a_report_can_steer_a_terminal(make_run, tmp_path):
+    specs = pairs(RunSpec(dataset="folder:\x1b]0;owned\x07", epochs=2), [1, 2])
+    runs = [replace(make_run(spec), device="cpu\x9b2J", path="\x1b[31m") for spec in specs]
+    write_report(runs, tmp_path)
+    for file in tmp_path.iterdir():
+        text = file.read_text()
+        assert printable(text) == text, file.name
 
 
 def test_the_page_says_what_was_run_and_how(study, tmp_path):

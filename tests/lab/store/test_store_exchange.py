@@ -13,6 +13,7 @@ from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store, read_export
 from asymtrain.lab.store.checksums import RUN_COLUMNS
 from asymtrain.lab.store.exchange import MANIFEST, TABLES
+from asymtrain.lab.texts import printable
 
 FORMATS = ["csv", "parquet"]
 SPECS = [*pairs(RunSpec(epochs=3, alpha=0.1), range(3)), RunSpec(seed=2**80, epochs=3, dataset='my "own", data\n')]
@@ -364,6 +365,19 @@ def test_text_that_a_spreadsheet_would_compute_is_marked_and_comes_back(empty: S
             cells = {cell for row in csv.reader(file) for cell in row}
         assert {f"'{formula}", f"''{formula}"} <= cells
         assert formula not in cells
+        import_store(empty, folder)
+        assert empty.records() == store.records()
+        assert empty.measurements() == store.measurements()
+
+
+def test_text_that_could_steer_a_terminal_is_not_in_an_export_and_comes_back(empty: Store, tmp_path: Path) -> None:
+    spec = example_spec(1, dataset="folder:\x1b]0;owned\x07")
+    with Store(tmp_path / "sent.sqlite") as store:
+        store.add(example_run(spec, device="cpu\x1b[2J", path="\x9b31m"))
+        store.add_measurement(spec.id, "\x1bname", {0: "\x9b"})
+        folder = export_store(store, tmp_path / "export", format="csv")
+        for file in folder.iterdir():
+            assert printable(file.read_text()) == file.read_text(), file.name
         import_store(empty, folder)
         assert empty.records() == store.records()
         assert empty.measurements() == store.measurements()

@@ -7,6 +7,7 @@ import typer
 from asymtrain.lab.cli import COMMANDS, EXITS, PURPOSE
 from asymtrain.lab.cli.loading import HELP, LazyGroup
 from asymtrain.lab.cli.screen import shown_warnings
+from asymtrain.lab.functions import only_typed
 from asymtrain.version import VERSION
 
 app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
@@ -21,6 +22,7 @@ def start(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     context.with_resource(shown_warnings())
+    context.with_resource(only_typed(context.obj or ()))
     if version:
         typer.echo(f"asymtrain {VERSION}")
         raise typer.Exit

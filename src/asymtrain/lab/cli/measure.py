@@ -161,11 +161,11 @@ class CommandBench(Bench):
 
         check_folder(self.output.out)
         if self.stored:
-            if given := self.chosen.given():
-                raise UsageError(
-                    f"--run names stored runs with all their settings: leave out --{given[0].replace('_', '-')}"
-                )
-            return stored_specs(self.store, self.run_ids)
+            functions = self.chosen.refuse_beside("--run")
+            specs = stored_specs(self.store, self.run_ids)
+            if others := functions - {name for spec in specs for name in (spec.dataset, spec.arch)}:
+                raise UsageError(f"no run that --run names is of {others.pop()}: leave it out")
+            return specs
         seeds = self.chosen.parse_seeds(default_seeds)
         bases = self.chosen.base_specs(archs, **fields)
         self.output.check()

@@ -25,6 +25,7 @@ import typer
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.functions import is_function
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
@@ -138,6 +139,9 @@ DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Def
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
 TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
 WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.", rich_help_panel=RESULTS)
+NO_TOKEN = typer.Option(
+    "--no-token", help="Let everyone on this machine open the live page: no token in its link.", rich_help_panel=RESULTS
+)
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 ESTIMATED = typer.Option("--device", help="cpu or cuda: for which the time is estimated.")
 # Where results go.
@@ -194,6 +198,19 @@ class ScaleOptions:
         fields = {"dataset" if name == "data" else name for name in self.given()} | set(given)
         missing = {name: value for name, value in own.items() if name not in fields}
         return complete(bases, self.recipe, fields, data_root, **missing, **others)
+
+    def refuse_beside(self, option: str, *allowed: str) -> set[str]:
+        """Refuse settings of runs that `option` names with all of theirs.
+
+        Their functions may be given, since a command imports none that it does not name; those are returned.
+        """
+        words = [self.data or "", *(word.strip() for text in self.arch or () for word in text.split(","))]
+        functions = set(filter(is_function, words))
+        for name in self.given():
+            values = {"data": words[:1], "arch": words[1:]}.get(name, [""])
+            if name not in allowed and not functions.issuperset(values):
+                raise UsageError(f"{option} names runs with all their settings: leave out --{name.replace('_', '-')}")
+        return functions
 
     def get_scale(self) -> "Scale":
         from asymtrain.lab.scales import get_scale

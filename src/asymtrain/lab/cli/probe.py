@@ -9,10 +9,9 @@ from typer import Option
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.options import SETTINGS, above_zero
+from asymtrain.lab.cli.options import SETTINGS, TrackOptions, above_zero
 from asymtrain.lab.cli.tune import Effort, TrainingAsked, TuneOutput, find
-
-ALIGNMENT = "asymtrain measure alignment measures gradients"
+from asymtrain.lab.cli.watch import WatchOptions
 
 
 def _gone(now: str) -> Any:
@@ -28,7 +27,7 @@ def _gone(now: str) -> Any:
 
 @dataclass(frozen=True)
 class ShortEffort(Effort):
-    """The effort of the short form. What only the earlier probe had, or only the race has, is refused."""
+    """The effort of the short form. What only the race has is refused."""
 
     minutes: Annotated[
         float | None, Option(help="A limit, after which the same command goes on. Default: 30.", callback=above_zero)
@@ -36,14 +35,6 @@ class ShortEffort(Effort):
     short: Annotated[bool, Option("--short", hidden=True)] = False  # as `tune` has it
     whole: Annotated[bool, _gone("asymtrain tune --whole trains all epochs")] = False
     seeds: Annotated[int | None, _gone("asymtrain tune confirms on fresh seeds")] = None
-    option: Annotated[str | None, _gone("write --arch-option NAME=VALUE")] = None
-    image_size: Annotated[str | None, _gone("write --data-option image_size=64")] = None
-    scale: Annotated[str | None, _gone("give the sizes of a backbone with --arch-option")] = None
-    alphas: Annotated[str | None, _gone("write --candidate alpha=0.1 --candidate alpha=1")] = None
-    steps: Annotated[str | None, _gone("give the epochs of your training with --epochs, a third is tried")] = None
-    every: Annotated[str | None, _gone(ALIGNMENT)] = None
-    no_pairs: Annotated[bool, _gone(ALIGNMENT)] = False
-    track: Annotated[str | None, _gone("asymtrain watch shows runs as they train")] = None
 
 
 @flattened
@@ -52,7 +43,9 @@ def probe(
     asked: TrainingAsked,
     effort: ShortEffort,
     output: TuneOutput,
+    tracks: TrackOptions,
+    watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
     """Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict."""
-    find(context, asked, dataclasses.replace(effort, short=True), output, settings)
+    find(context, asked, dataclasses.replace(effort, short=True), output, settings, tracks, watch)

@@ -3,7 +3,6 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,6 @@ from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
     SETTINGS,
-    WATCH,
     OutputOptions,
     RunOptions,
     TrackOptions,
@@ -25,7 +23,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
-from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
@@ -41,11 +39,11 @@ def run(
     training: TrainingOptions,
     output: OutputOptions,
     tracks: TrackOptions,
+    watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
     from_search: Annotated[
         Path | None, typer.Option(help="Train what a search chose: the folder that it wrote to.")
     ] = None,
-    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 
@@ -69,7 +67,7 @@ def run(
     tracker = tracks.open(output.out)
     check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
-    with watching(store) if watch else nullcontext():
+    with watch.opened(store):
         runs, interrupted, how_to_continue = train(specs, store, training, tracker, defaults)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
@@ -90,10 +88,12 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
     from asymtrain.lab.runs import DEFAULTS
     from asymtrain.lab.search import chosen_values, final_specs
 
-    given = [f"--{name.replace('_', '-')}" for name in chosen.given() if name != "seeds"] + ["--set"] * bool(settings)
-    if given:
-        raise UsageError(f"--from-search names runs with all their settings: leave out {given[0]}")
+    functions = chosen.refuse_beside("--from-search", "seeds")
+    if settings:
+        raise UsageError("--from-search names runs with all their settings: leave out --set")
     specs = [spec for result in chosen_values(folder) for spec in final_specs(result, seeds)]
+    if others := functions - {name for spec in specs for name in (spec.dataset, spec.arch)}:
+        raise UsageError(f"the search in {folder} was not of {others.pop()}: leave it out")
     for plain, asymmetric in zip(specs[::2], specs[1::2], strict=True):
         if plain != asymmetric.plain():
             names = [name for name in DEFAULTS if getattr(plain, name) != getattr(asymmetric.plain(), name)]

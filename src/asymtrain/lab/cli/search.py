@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,6 @@ from asymtrain.lab.cli.options import (
     PRECISION,
     REDUNDANCY,
     SETTINGS,
-    WATCH,
     OutputOptions,
     ScaleOptions,
     TrackOptions,
@@ -37,7 +35,7 @@ from asymtrain.lab.cli.options import (
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import progress_display, show_page, stderr
-from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.cli.watch import WatchOptions
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
@@ -147,6 +145,7 @@ def search(
     training: TrainingOptions,
     output: SearchOutput,
     tracks: TrackOptions,
+    watch: WatchOptions,
     final_epochs: Annotated[
         int | None, typer.Option(help="Of a final run. Default: the scale's.", callback=one_or_more)
     ] = None,
@@ -154,7 +153,6 @@ def search(
     paper_values: Annotated[
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
-    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.
 
@@ -181,7 +179,7 @@ def search(
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(bases, training.data_root)
-    with watching(output.store_path) if watch else nullcontext():
+    with watch.opened(output.store_path):
         results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker, defaults)
     show(context, results, output, output.store_path)
     failed = False

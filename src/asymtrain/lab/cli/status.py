@@ -31,7 +31,7 @@ def status(
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
         from asymtrain.lab.store import Store
-    with Store(store or latest_store(), read_only=True) as opened:
+    with Store(store or latest_store(), read_only=True) as opened, opened.snapshot():
         summary = opened.summary()
         waiting = pending_states(opened)
         # Reads every history: only where there is something to find.

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +27,6 @@ from asymtrain.lab.cli.options import (
     PRECISION,
     SETTINGS,
     TRAINED,
-    WATCH,
     WEIGHT_DECAY,
     ExecutorOptions,
     OutputOptions,
@@ -42,7 +40,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_page, stderr
-from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
@@ -156,14 +154,14 @@ def tune(
     effort: Effort,
     output: TuneOutput,
     tracks: TrackOptions,
+    watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
-    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.
 
     No test image is used before the confirmation. Called again, it continues where it stopped.
     """
-    find(context, asked, effort, output, settings, tracks, watch=watch)
+    find(context, asked, effort, output, settings, tracks, watch)
 
 
 def find(
@@ -171,10 +169,9 @@ def find(
     asked: TrainingAsked,
     effort: Effort,
     output: TuneOutput,
-    settings: Sequence[str] | None = None,
-    tracks: TrackOptions | None = None,
-    *,
-    watch: bool = False,
+    settings: Sequence[str] | None,
+    tracks: TrackOptions,
+    watch: WatchOptions,
 ) -> None:
     """What `tune` does, and `probe` in its short form."""
     with loading():
@@ -189,11 +186,11 @@ def find(
     question = Question(base, candidates, minutes, seeds, effort.short)
     output.check()
     check_executor(effort.executor, effort.address)
-    tracker = tracks.open(output.out) if tracks else None
+    tracker = tracks.open(output.out)
     question = without_equals(question, output.out, effort.data_root)
     store, interrupted = output.store_path, False
     with (
-        watching(store) if watch else nullcontext(),
+        watch.opened(store),
         progress_display(opening) as display,
         tracking(tracker, display.update, display.console.print) as update,
     ):

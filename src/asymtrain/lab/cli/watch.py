@@ -2,29 +2,29 @@
 
 The page is the report's, with the unfinished runs above it. It asks this program again and again whether it has changed
 (an ETag says so) and replaces the parts that have. The program reads the store and the logs of begun stacks, writes
-nothing, and answers on this machine alone.
+nothing, and answers on this machine alone, to those who have the token in the link that it prints.
 """
 
 import hashlib
 import math
+import secrets
 import socketserver
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import LATEST, latest_store
-from asymtrain.lab.cli.report import versions_in
+from asymtrain.lab.cli.options import LATEST, NO_TOKEN, WATCH, latest_store
 from asymtrain.lab.cli.screen import stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
 from asymtrain.lab.cli.status import lines as state_lines
@@ -33,7 +33,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
-    from asymtrain.lab.store import Summary
+    from asymtrain.lab.store import Record, Summary
 
 HOST = "127.0.0.1"
 PORT = 8400
@@ -41,6 +41,7 @@ PAUSE = 2.0  # seconds between two questions of a page
 SHARE = 0.1  # of the time, at most, goes into making pages: the training needs the rest
 ROWS = 40  # unfinished runs that are listed
 LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
+CONNECTIONS = 16  # open ones, each with a thread: more are closed at once
 VERSION = "@version@"  # in watch.js
 
 
@@ -50,30 +51,43 @@ def watch(
         typer.Argument(metavar="STORE", help=f"Record of runs, also while it is being written. {LATEST}"),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")] = PORT,
+    no_token: Annotated[bool, NO_TOKEN] = False,
 ) -> None:
     """Show a store on a live page: progress, curves and comparisons as they come, on this machine alone."""
     with loading():
         from asymtrain.lab.store import Store
     store = store or latest_store()
     Store(store, read_only=True).close()  # what is no store is refused before a page is offered
-    with Server(LivePage(store), port) as server:
+    with Server(LivePage(store), port, token=not no_token) as server:
         stderr().print(f"Watching {store}: {server.url} (Ctrl-C ends it)")
         server.serve_forever(poll_interval=0.2)
 
 
+@dataclass(frozen=True)
+class WatchOptions:
+    """A live page beside a command that trains."""
+
+    watch: Annotated[bool, WATCH] = False
+    no_token: Annotated[bool, NO_TOKEN] = False
+
+    def opened(self, store: Path) -> AbstractContextManager[None]:
+        """The page of a store while a block runs, where it is asked for."""
+        return watching(store, token=not self.no_token) if self.watch else nullcontext()
+
+
 @contextmanager
-def watching(store: Path) -> Iterator[None]:
+def watching(store: Path, *, token: bool = True) -> Iterator[None]:
     """Offer the page of a store, which need not be there yet, while a block runs."""
-    with served(store) as server:
+    with served(store, token=token) as server:
         stderr().print(f"Watch it train: {server.url}")
         yield
         server.page.finish()
 
 
 @contextmanager
-def served(store: Path) -> "Iterator[Server]":
+def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
     """The page of a store, on any port that is free, from a thread of its own."""
-    with Server(LivePage(store), 0) as server:
+    with Server(LivePage(store), 0, token=token) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         thread.start()
         try:
@@ -93,42 +107,48 @@ class State:
 
 
 def read_state(store: Path) -> State:
+    return _read_at_once(store)[0]
+
+
+def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[State, list[Record]]":
+    """The state of a store at one moment, and its runs at the same moment where the `whole` is wanted."""
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store, store_exists
 
     if not store_exists(store):
-        return State(None, (), ())
-    with Store(store, read_only=True) as opened:
-        summary, pending = opened.summary(), tuple(pending_states(opened))
+        return State(None, (), ()), []
     logs = []
     for log in sorted(checkpoints_of(store).glob(f"*/{EPOCHS}")):
         try:
             logs.append((log.parent.name, log.stat().st_size))
         except FileNotFoundError:
             continue  # its stack has just been stored
-    return State(summary, pending, tuple(logs))
+    with Store(store, read_only=True) as opened, opened.snapshot():
+        state = State(opened.summary(), tuple(pending_states(opened)), tuple(logs))
+        return state, opened.records() if whole else []
 
 
-def render_state(store: Path, state: State) -> str:
-    """The page of a store as HTML."""
+def render_store(store: Path) -> tuple[State, str]:
+    """The page of a store as HTML, and the state that it shows."""
     from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
     from asymtrain.lab.report import summarise
     from asymtrain.lab.report.run_report import render
-    from asymtrain.lab.store import stored_runs
+    from asymtrain.lab.store.provenance import joined_versions
 
-    runs = stored_runs(store)
-    begun = begun_runs(checkpoints_of(store))
+    begun = begun_runs(checkpoints_of(store))  # before the store: the log of a stack goes when its runs are stored
+    state, records = _read_at_once(store, whole=True)
+    runs = [record.run for record in records]
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}
     stacks = count_training([members for _, members in begun if running & members.keys()])
     curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
     failures = () if state.summary is None else state.summary.failures
-    return render(
+    page = render(
         summarise(runs),
         None,
-        versions_in(store, runs),
+        joined_versions([record.provenance.versions for record in records]),
         template="watch.html.j2",
         figures=[figure for _, figure in curves],
         store=str(store),
@@ -141,6 +161,7 @@ def render_state(store: Path, state: State) -> str:
         unfinished_curves=curves,
         pause=round(1000 * PAUSE),
     )
+    return state, page
 
 
 def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", running: int, left: float | None) -> str:
@@ -247,35 +268,41 @@ class LivePage:
         self.lock = threading.Lock()
         self.state: State | None = None
         self.body, self.tag = b"", ""
+        self.costs = deque([0.0] * 3, maxlen=3)  # seconds of a core that the last pages took
         self.due = self.asked = -math.inf
         self.last, self.delivered = False, threading.Event()
 
     def current(self) -> tuple[bytes, str]:
         with self.lock:
-            self.asked = time.monotonic()
-            state = read_state(self.store)
-            if state != self.state and self.asked >= self.due:
-                text = render_state(self.store, state)
+            start = time.thread_time()
+            if (self.last or time.monotonic() >= self.due) and read_state(self.store) != self.state:
+                self.state, text = render_store(self.store)
                 version = hashlib.sha256(text.encode()).hexdigest()[:16]
-                self.state, self.body, self.tag = state, text.replace(VERSION, version, 1).encode(), f'"{version}"'
-                now = time.monotonic()
-                self.due = now + (now - self.asked) / SHARE
+                self.body, self.tag = text.replace(VERSION, version, 1).encode(), f'"{version}"'
+                # The least of them: the first pages take long, since they load libraries, and must not delay the next.
+                self.costs.append(time.thread_time() - start)
+                self.due = time.monotonic() + min(self.costs) / SHARE
+            self.asked = time.monotonic()
             return self.body, self.tag
 
     def finish(self) -> None:
         """Let a page that is open see the end before the server goes."""
-        if time.monotonic() - self.asked < 2 * PAUSE:
-            self.due, self.last = -math.inf, True
+        with self.lock:  # one that is being made is open
+            is_open = time.monotonic() - self.asked < 2 * PAUSE
+        if is_open:
+            self.last = True
+            with suppress(UsageError):  # such as a store that was moved away
+                self.current()  # now, so that the page need not wait for it
             self.delivered.wait(LAST_WORD)
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers on this machine, with one page."""
+    """Answers on this machine, with one page, to few at the same time."""
 
     allow_reuse_address = True  # a port that was used a moment ago
     daemon_threads = True
 
-    def __init__(self, page: LivePage, port: int) -> None:
+    def __init__(self, page: LivePage, port: int, *, token: bool) -> None:
         self.page = page
         try:
             super().__init__((HOST, port), Handler)
@@ -284,7 +311,22 @@ class Server(socketserver.ThreadingTCPServer):
                 f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any that is free"
             ) from error
         self.port = int(self.server_address[1])
-        self.url = f"http://{HOST}:{self.port}/"
+        self.address = f"http://{HOST}:{self.port}/"
+        self.query = f"token={secrets.token_hex(16)}" if token else ""
+        self.url = f"{self.address}{'?' if token else ''}{self.query}"
+        self.free = threading.Semaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a browser that went away."""
@@ -300,11 +342,17 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "asymtrain", ""
 
     def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if not path.startswith("/"):  # an absolute URI, which names a host of its own
+            return self.answer(400, b"ask for a path, not for a whole address\n")
         # Another site may have its own name point to this machine, and would then be allowed to read the answer.
-        if self.headers.get("Host", "").lower() not in {f"{name}:{self.server.port}" for name in (HOST, "localhost")}:
-            return self.answer(403, f"this page is at {self.server.url} only\n".encode())
-        if urlsplit(self.path).path != "/":
+        names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
+        if len(hosts := self.headers.get_all("Host", [])) != 1 or hosts[0].lower() not in names:
+            return self.answer(403, f"this page is at {self.server.address} only\n".encode())
+        if path != "/":
             return self.answer(404, b"there is one page: /\n")
+        if self.server.query and not secrets.compare_digest(query.encode(), self.server.query.encode()):
+            return self.answer(403, b"open the link that the terminal shows: it has the token of this page\n")
         last = self.server.page.last
         try:
             body, tag = self.server.page.current()
@@ -326,6 +374,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.send_header("Referrer-Policy", "no-referrer")  # the address has the token
         self.send_header("X-Content-Type-Options", "nosniff")
         if tag:
             self.send_header("ETag", tag)

@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.checkpoints import StackPlan, begun_stacks, execution_name, planned_executions
+from asymtrain.lab.checkpoints import EXECUTIONS, StackPlan, begun_stacks, execution_name, planned_executions, set_aside
 from asymtrain.lab.engine import close_checkpoint, plan
 from asymtrain.lab.engine.checkpoint import sweep, write_into_new_folder
+from asymtrain.lab.files import remove_torn
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
@@ -30,7 +31,7 @@ def choose_stacks(
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
     # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(begun_stacks(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    begun = sorted(begun_stacks(checkpoints, set_aside), key=lambda stack_plan: len(stack_plan.specs))
     # Those that were planned for another kind of device are too small or too large.
     planned = [plans for _, kind, plans in planned_executions(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
@@ -59,8 +60,7 @@ def tidy(record: Store, checkpoints: Path) -> None:
         members = _members(*plans)
         if record.finished(members) == members:
             file.unlink(missing_ok=True)
-    for torn in checkpoints.glob("plans-*.new"):
-        torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    remove_torn(checkpoints, EXECUTIONS)
     with suppress(OSError):
         checkpoints.rmdir()
 

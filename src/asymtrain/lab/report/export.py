@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
-from asymtrain.lab.texts import csv_cell
+from asymtrain.lab.texts import csv_cell, printable
 
 MISSING = "missing"
 _MINUS = re.compile(r"(?<![\w)])-(?=\d)")
@@ -25,7 +25,7 @@ class Writing:
     minus: str = "-"  # before a digit
 
     def words(self, text: str) -> str:
-        shown = "".join(self.signs.get(sign, sign) for sign in " ".join(text.split()))
+        shown = "".join(self.signs.get(sign, sign) for sign in " ".join(printable(text).split()))
         return _MINUS.sub(self.minus, shown)
 
     def row(self, cells: Iterable[str]) -> str:

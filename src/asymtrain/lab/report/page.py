@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.files import write_whole
+from asymtrain.lab.files import remove_torn, write_whole
 from asymtrain.lab.report.drawing import as_file, draw, room_of
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
@@ -74,7 +74,7 @@ def write_page(
 
 def json_text(document: Mapping[str, Any]) -> str:
     """A document as the text of a file; a ValueError where a number is not finite."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return printable(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def render_template(template: str, /, *, figures: Sequence[Figure], **values: Any) -> str:
@@ -143,7 +143,7 @@ def _sort_key(cell: Cell) -> float | None:
 
 
 def check_folder(out: Path) -> None:
-    """Raise a `UsageError` unless files could be written there. Leaves nothing behind."""
+    """Raise a `UsageError` unless files could be written there. Leaves nothing behind, of killed commands either."""
     existing = out
     # A link that leads nowhere, or round in a circle, is there and cannot become a folder.
     while not existing.exists() and not existing.is_symlink() and existing != existing.parent:
@@ -153,6 +153,8 @@ def check_folder(out: Path) -> None:
             pass
     except OSError as error:
         raise _unwritable(out, error) from error
+    for ending in ("csv", "html", "json", "md", "svg", "tex"):
+        remove_torn(out, f"*.{ending}")
 
 
 def write_files(out: Path, texts: Mapping[str, str]) -> None:

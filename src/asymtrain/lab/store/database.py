@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.store import checksums
 
+_READ = "BEGIN"
 PATIENCE = 60.0  # seconds to wait for another process's transaction, which takes milliseconds
 
 
@@ -102,8 +103,8 @@ class Database:
         return self._transaction("BEGIN IMMEDIATE", "COMMIT")
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A view of the store at one moment, whatever others write meanwhile."""
-        return self._transaction("BEGIN", "ROLLBACK")  # after a page that could not be read, SQLite refuses to commit
+        """A view of the store at one moment, whatever others write meanwhile; a block in another shares its view."""
+        return self._transaction(_READ, "ROLLBACK")  # after a page that could not be read, SQLite refuses to commit
 
     def close(self) -> None:
         # A forked child must not touch its parent's connection, not even to close it.
@@ -119,6 +120,9 @@ class Database:
         with self._lock, explained(self.path):
             if self._closed:
                 raise StoreError(f"{self.path} was closed: open it again with Store(path)")
+            if begin == _READ and self._connection.in_transaction:
+                yield self._connection
+                return
             self._connection.execute(begin)
             try:
                 yield self._connection

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 
+from asymtrain.lab.machine import is_running
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import checksums
 from asymtrain.lab.store.checksums import RUN_COLUMNS, Damage, Key
@@ -180,13 +181,7 @@ def _counts(owner: str, until: float, now: Callable[[], float]) -> bool:
     machine, process, start = owner.rsplit("/", 2)
     if machine != socket.gethostname() or os.name != "posix":
         return now() < until
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it is alive, and another user's
-    return _start_of(int(process)) == start
+    return is_running(int(process)) and _start_of(int(process)) == start
 
 
 def _start_of(process: int) -> str:

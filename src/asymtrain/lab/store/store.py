@@ -5,7 +5,7 @@ import json
 import sqlite3
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from os import PathLike
@@ -58,6 +58,10 @@ class Store:
             with suppress(StoreError), self.database.writing() as connection:
                 connection.execute("DELETE FROM claims WHERE owner = ?", (requests.this_process(),))
         self.database.close()
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """What is read in the block is of one moment, whatever other processes write meanwhile."""
+        return self.database.reading()
 
     # What is wanted.
 

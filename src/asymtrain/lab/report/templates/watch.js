@@ -60,7 +60,7 @@
   async function ask() {
     if (document.hidden) return;
     try {
-      const answer = await fetch("/", { cache: "no-store", headers: known ? { "If-None-Match": version } : {} });
+      const answer = await fetch(location.href, { cache: "no-store", headers: known ? { "If-None-Match": version } : {} });
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         if (!known && answer.headers.get("ETag") === version) known = partsOf(page);
