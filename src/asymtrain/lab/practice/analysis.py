@@ -198,12 +198,12 @@ def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
         ]
     if part != "tuned":
         return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
-    tuned = [(task, *own) for task, own in arms if len(own) == 4]  # fewer where no change tunes the baseline
-    return [
-        *((task, both, baseline) for task, _, _, baseline, both in tuned),
-        *((task, baseline, none) for task, none, _, baseline, _ in tuned),
-        *((task, selected, baseline) for task, _, selected, baseline, _ in tuned),
-    ]
+    compared = []
+    for task, own in arms:
+        if len(own) == 4:  # fewer where no change tunes the baseline
+            none, selected, tuned, both = own
+            compared.append([(task, both, tuned), (task, tuned, none), (task, selected, tuned)])
+    return [comparison for same in zip(*compared, strict=True) for comparison in same]
 
 
 def _part_effects(study: Study, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
