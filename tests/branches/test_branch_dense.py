@@ -231,6 +231,39 @@ def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tens
     assert tagging.loss((tokens + 1) % VOCABULARY) > 0
 
 
+def test_targets_that_are_shifted_already_are_not_shifted_again(language: tuple[nn.Module, Tensor]) -> None:
+    """A branch would learn the token after the next."""
+    model, text = language[0], torch.randint(VOCABULARY, (3, 6))
+    tokens, later = text[:, :-1], text[:, 1:].clone()
+    later[0, 2:] = -100
+    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
+    branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=1, **options)
+    model(tokens)
+    for ask in (branches.loss, branches.losses):
+        with pytest.raises(UsageError, match="shifted by one already.*shift=0"):
+            ask(later)
+    assert branches.loss(tokens) > 0
+    for shift, right in ((0, later), (2, tokens), (1, tokens), (1, torch.full_like(tokens, 7))):
+        branches.strip()
+        branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=shift, **options)
+        model(right if right.unique().numel() == 1 else tokens)  # a text of one word is equal to all that follows
+        assert branches.loss(right) > 0
+
+
+@pytest.mark.parametrize("options", [{"preset": "early_exit"}, {"pool": "none", "objective": "softmax"}])
+def test_the_default_shift_of_a_causal_model_takes_no_shifted_targets(options: dict[str, str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 23, "n_positions": 8, "eos_token_id": None}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=None))
+    text = torch.randint(23, (3, 7))
+    tokens, later = text[:, :-1], text[:, 1:]
+    branches = attach(model, "transformer.h.0", {"input_ids": tokens}, 23, **options)
+    model(tokens)
+    with pytest.raises(UsageError, match="shifted by one already"):
+        branches.loss(later)
+    assert branches.loss(tokens) > 0
+
+
 def test_inputs_inside_of_a_batch_are_looked_at_too(language: tuple[nn.Module, Tensor]) -> None:
     class Batched(nn.Module):
         def __init__(self, inner: nn.Module) -> None:

@@ -128,7 +128,8 @@ def attach(
         resize: where positions of logits and targets differ in number: bring the `targets` (nearest) or the `logits`
             (linear) to the other's.
         shift: how many positions later a token's target is: 1 where a language model learns the next token from its
-            own input. By default 1 for Hugging Face's causal language models, else 0.
+            own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
+            models, else 0.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
             function of the model's arguments that returns that; for means over positions and for the loss. A model
             that is called without it has no padding.
@@ -235,7 +236,7 @@ def attach(
         ignore_index, outputs is not None,
     )  # fmt: skip
     branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_copying=tokens and shift is None
+        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
     )
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(features.values())).device)
