@@ -19,10 +19,10 @@ from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
-from asymtrain.branches._dry_run import dry_run
+from asymtrain.branches._dry_run import dry_run, masked_places
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
-from asymtrain.branches._masks import Mask, mask_of
+from asymtrain.branches._masks import USUAL_MASK, Mask, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -131,8 +131,9 @@ def attach(
             own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
             models, else 0.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
-            function of the model's arguments that returns that; for means over positions and for the loss. A model
-            that is called without it has no padding.
+            function of the model's arguments that returns that; for means over positions and for the loss. The default
+            is used at the places alone that the dry run shows to have its positions. A model that is called without it
+            has no padding.
         detach: whether the branches only read: no gradient goes into the model, and its forward needs none.
         weights: of the places in the sum of their losses.
         bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
@@ -211,6 +212,12 @@ def attach(
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
         readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    if mask_rule is not None and is_usual(mask_rule):
+        masked = {name: places[name] for name, reader in readers.items() if reader.counts_positions}
+        shown = masked_places(model, masked, selectors, sights, masked_sample(mask_rule, sample), USUAL_MASK)
+        readers |= {name: replace(readers[name], masked=answer) for name, answer in shown.items()}
+        if set(shown.values()) == {False}:
+            mask_rule = None
     repeated = {place: sights[place].calls for place in places if sights[place].calls > 1}
     if repeated:
         told_calls = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])

@@ -13,6 +13,7 @@ import textwrap
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -109,7 +110,9 @@ class Branches(nn.Module):
         Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
         linear head is a copy, and is taken after training.
         """
-        return {name: Exit(self.readers[name], self.head(name).as_module()) for name in self.places}
+        # The mask of an exit is given by its caller.
+        readers = {name: replace(reader, masked=True) for name, reader in self.readers.items()}
+        return {name: Exit(readers[name], self.head(name).as_module()) for name in self.places}
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits from features by place: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
@@ -341,19 +344,19 @@ class Branches(nn.Module):
         found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
         return {name: found[name] for name in self.places if name in found}
 
-    def _padding(self) -> Tensor | None:
-        """The mask of the model's latest forward; that it is one, is made sure of once.
+    def _padding(self) -> dict[str, Tensor]:
+        """The mask of the model's latest forward, by place; validated on first use.
 
         A `pool` function of the user's own may give rows in any order, of which that mask does not know.
         """
-        if self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
-            return None
-        mask = self._capture.forward.mask
-        if self._watch_mask and mask is not None and not (torch.compiler.is_compiling() or mask.is_meta):
+        mask = None if self._capture is None else self._capture.forward.mask
+        if mask is None or any(callable(reader.pool) for reader in self.readers.values()):
+            return {}
+        if self._watch_mask and not (torch.compiler.is_compiling() or mask.is_meta):
             refuse_other_masks(mask)
             refuse_inverted(self.mask, mask)
             self._watch_mask = False
-        return mask
+        return {name: mask for name, reader in self.readers.items() if reader.masked}
 
     def _check_shift(self, targets: Tensor, ignore_index: int) -> None:
         """Once: refuse targets that are the model's own tokens, unshifted where a shift is needed, or shifted twice."""

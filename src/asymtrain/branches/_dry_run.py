@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,32 @@ def dry_run(
             with attributes_kept(model):
                 batch = Experiments(model, asked, selectors, Seen(sample, sights, output, watcher.calls)).run(batch)
     return sights, batch
+
+
+def masked_places(
+    model: nn.Module,
+    places: Mapping[str, nn.Module],
+    selectors: Mapping[str, Selector | None],
+    sights: dict[str, Sight],
+    sample: Mapping[str, object],
+    mask: str,
+) -> dict[str, bool | None]:
+    """Of each place, whether its positions are those that the argument `mask` is about; None where nothing shows it.
+
+    The mask gets another length, and so do the inputs that must be as long as it. A place has these positions if its
+    own length changes with theirs.
+    """
+    experiments = Experiments(model, places, selectors, Seen(sample, sights, None, ()))
+    with undisturbed(model), attributes_kept(model):
+        seen = experiments.resize_masked(sample.get(mask))
+    followed = {
+        name: {
+            None if (part := each.feature(name)) is None else bool(_changed(sights[name].feature, part))
+            for each in seen
+        }
+        for name in places
+    }
+    return {name: told.pop() if len(told) == 1 else None for name, told in followed.items()}
 
 
 def _many(output: object) -> bool:
@@ -298,6 +325,34 @@ class Experiments:
         except Exception:  # whatever a model says of inputs that are not its own
             return None
         return Seen(sample, watcher.sights, output, watcher.calls)
+
+    def resize_masked(self, mask: object) -> list[Seen]:
+        """Calls with a mask of another length, and as few inputs of that length as the model can be called with."""
+        parts = {id(tensor): tensor for tensor in tensors_in(self.full.sample)}.values()
+        inputs = [tensor for tensor in parts if isinstance(mask, Tensor) and tensor.shape[:2] == mask.shape]
+        inputs = [tensor for tensor in inputs if tensor is not mask]
+        if not isinstance(mask, Tensor) or not 0 < len(inputs) < 6:  # a call for each set of them
+            return []
+        every = list(range(mask.shape[1]))
+
+        def resize(kept: list[int], chosen: Collection[Tensor]) -> Seen | None:
+            def change(tensor: Tensor) -> Tensor:
+                if tensor is not mask and not any(tensor is each for each in chosen):
+                    return tensor
+                resized = _pick(1, len(every), kept, tensor)
+                if tensor is mask:
+                    resized[:, -1] = 0  # some models ignore a mask of ones, whatever its length
+                return resized
+
+            return self._call(self.full, change, len(every), len(kept))
+
+        shorter = [every[:-1], every[1:]] if len(every) > 2 else []
+        kept = next((kept for kept in (*shorter, [*every, every[-1]]) if resize(kept, inputs)), None)
+        for size in range(1, len(inputs) + 1) if kept else ():
+            calls = [resize(kept, chosen) for chosen in combinations(inputs, size)]
+            if any(calls):
+                return [seen for seen in calls if seen]
+        return []
 
     def _trace(self, base: Seen) -> None:
         """Note on which axes the features of the last layers lie, at the places where nothing else tells."""
