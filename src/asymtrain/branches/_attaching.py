@@ -6,7 +6,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -19,7 +19,7 @@ from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
-from asymtrain.branches._dry_run import dry_run, masked_places
+from asymtrain.branches._dry_run import blind_tokens, dry_run, masked_places
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, is_usual, mask_of, masked_sample
@@ -212,6 +212,7 @@ def attach(
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
         readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    _refuse_blind(blind_tokens(model, places, selectors, sights, sample, _class_token_axes(readers)))
     if mask_rule is not None and is_usual(mask_rule):
         masked = {name: places[name] for name, reader in readers.items() if reader.counts_positions}
         shown = masked_places(model, masked, selectors, sights, masked_sample(mask_rule, sample), USUAL_MASK)
@@ -371,6 +372,23 @@ def _read_place(
         kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
         raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
+
+
+def _class_token_axes(readers: Mapping[str, Reader]) -> dict[str, int]:
+    """The axes of positions, by place, where the first position is read."""
+    layouts = {name: reader.layout or "" for name, reader in readers.items() if reader.pool == "class_token"}
+    return {
+        name: next(axis for axis, letter in enumerate(layout) if letter not in "BCD")
+        for name, layout in layouts.items()
+    }
+
+
+def _refuse_blind(places: Sequence[str]) -> None:
+    if places:
+        raise UsageError(
+            f"the first token of place {places[0]!r}, which pool='class_token' reads, has seen no other token, since "
+            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
+        )
 
 
 def _no_feature(name: str, output: object, selector: Selector | None) -> str:

@@ -444,7 +444,10 @@ class Branches(nn.Module):
         return logits
 
     def forget(self) -> None:
-        """Drop the model's latest forward, and its features: a backward through it is to have no auxiliary loss."""
+        """Drop the model's latest forward: a backward through it is to have no auxiliary loss.
+
+        Its features stay in memory until this, or until the model's next forward.
+        """
         self._attached().forward.forget()
 
     def _attached(self) -> Capture:

@@ -174,6 +174,44 @@ def masked_places(
     return {name: told.pop() if len(told) == 1 else None for name, told in followed.items()}
 
 
+def blind_tokens(
+    model: nn.Module,
+    places: Mapping[str, nn.Module],
+    selectors: Mapping[str, Selector | None],
+    sights: dict[str, Sight],
+    sample: object,
+    axes: Mapping[str, int],
+) -> list[str]:
+    """The places whose first position sees no other, while the last sees the first: those of causal models.
+
+    `axes` are those of their positions.
+    """
+    if not axes:
+        return []
+    full = Seen(sample, sights, None, ())
+    experiments = Experiments(model, places, selectors, full)
+    with undisturbed(model), attributes_kept(model):
+        later = experiments._call(full, partial(_overwritten, slice(1, None), 0), 0, 0)
+        first = experiments._call(full, partial(_overwritten, slice(0, 1), 1), 0, 0)
+
+    def same(name: str, seen: Seen | None, position: int) -> bool | None:
+        one, other = full.feature(name), None if seen is None else seen.feature(name)
+        if one is None or other is None or one.shape != other.shape or torch.equal(one, other):
+            return None
+        return torch.equal(one.select(axes[name], position), other.select(axes[name], position))
+
+    return [name for name in axes if same(name, later, 0) is True and same(name, first, -1) is False]
+
+
+def _overwritten(where: slice, by: int, tensor: Tensor) -> Tensor:
+    """Sequences with positions overwritten by one of them."""
+    if tensor.ndim not in (2, 3) or tensor.size(1) < 3:
+        return tensor
+    other = tensor.clone()
+    other[:, where] = tensor[:, by : by + 1]
+    return other
+
+
 def _many(output: object) -> bool:
     return sum(tensor.is_floating_point() for tensor in tensors_in(output)) > 1
 
