@@ -152,8 +152,8 @@ def tune(
         raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
     given = calls.given_fields("tune", chosen, fields, own)
     tried = as_candidates(candidates)
-    folder, record, root = calls.checked_paths(out, store, data_root, device)
-    with ExitStack() as held:
+    with calls.naming_arguments(tune), ExitStack() as held:
+        folder, record, root = calls.checked_paths(out, store, data_root, device)
         base = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
         base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
