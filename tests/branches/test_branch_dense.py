@@ -711,6 +711,15 @@ def test_a_mask_of_nothing_that_is_shown_is_refused(batch: int, seen: int, pool:
         branches.loss(y)
 
 
+@pytest.mark.parametrize("mask", [torch.ones(3), torch.ones(3, 1, 5, 5)], ids=["samples", "scores"])
+def test_usual_masks_of_other_shapes_are_no_crash(mask: Tensor) -> None:
+    model, tokens = Usual(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.0", (tokens, mask), VOCABULARY, layout="BTD")
+    model(tokens, mask)
+    with pytest.raises(UsageError, match="nothing shows"):
+        branches.loss(tokens[:, 0])
+
+
 def test_a_sample_without_the_mask_may_not_show_whose_it_is() -> None:
     model, texts = Translator(), (torch.randint(VOCABULARY, (3, 4)), torch.randint(VOCABULARY, (3, 5)))
     branches = attach(model, "target", texts, VOCABULARY, layout="BTD")

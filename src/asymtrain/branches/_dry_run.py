@@ -366,10 +366,11 @@ class Experiments:
 
     def resize_masked(self, mask: object) -> list[Seen]:
         """Calls with a mask of another length, and as few inputs of that length as the model can be called with."""
-        parts = {id(tensor): tensor for tensor in tensors_in(self.full.sample)}.values()
-        inputs = [tensor for tensor in parts if isinstance(mask, Tensor) and tensor.shape[:2] == mask.shape]
-        inputs = [tensor for tensor in inputs if tensor is not mask]
-        if not isinstance(mask, Tensor) or not 0 < len(inputs) < 6:  # a call for each set of them
+        if not isinstance(mask, Tensor) or mask.is_nested or mask.ndim != 2:
+            return []
+        parts = {id(tensor): tensor for tensor in tensors_in(self.full.sample) if not tensor.is_nested}.values()
+        inputs = [tensor for tensor in parts if tensor is not mask and tensor.shape[:2] == mask.shape]
+        if len(inputs) > 5:  # there is a call for each set of them
             return []
         every = list(range(mask.shape[1]))
 
@@ -384,8 +385,10 @@ class Experiments:
 
             return self._call(self.full, change, len(every), len(kept))
 
+        # Of two positions one would be left, which is broadcast to any other length.
         shorter = [every[:-1], every[1:]] if len(every) > 2 else []
-        kept = next((kept for kept in (*shorter, [*every, every[-1]]) if resize(kept, inputs)), None)
+        lengths = (*shorter, [*every, every[-1]]) if inputs else ()
+        kept = next((kept for kept in lengths if resize(kept, inputs)), [])
         for size in range(1, len(inputs) + 1) if kept else ():
             calls = [resize(kept, chosen) for chosen in combinations(inputs, size)]
             if any(calls):

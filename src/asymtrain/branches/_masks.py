@@ -69,7 +69,7 @@ def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
     if not isinstance(sample, Mapping) and len(given) < len(args):
         return {}
     if not isinstance(given.get(USUAL_MASK), Tensor):
-        sequences = [tensor for tensor in tensors_in(given) if tensor.ndim in (2, 3)]
+        sequences = [tensor for tensor in tensors_in(given) if not tensor.is_nested and tensor.ndim in (2, 3)]
         if len({tensor.shape[:2] for tensor in sequences}) != 1:
             return {}
         given[USUAL_MASK] = torch.ones(sequences[0].shape[:2], dtype=torch.int64, device=sequences[0].device)
