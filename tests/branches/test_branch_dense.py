@@ -231,6 +231,39 @@ def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tens
     assert tagging.loss((tokens + 1) % VOCABULARY) > 0
 
 
+def test_targets_that_are_shifted_already_are_not_shifted_again(language: tuple[nn.Module, Tensor]) -> None:
+    """A branch would learn the token after the next."""
+    model, text = language[0], torch.randint(VOCABULARY, (3, 6))
+    tokens, later = text[:, :-1], text[:, 1:].clone()
+    later[0, 2:] = -100
+    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
+    branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=1, **options)
+    model(tokens)
+    for ask in (branches.loss, branches.losses):
+        with pytest.raises(UsageError, match=r"shifted by one already.*shift=0"):
+            ask(later)
+    assert branches.loss(tokens) > 0
+    for shift, right in ((0, later), (2, tokens), (1, tokens), (1, torch.full_like(tokens, 7))):
+        branches.strip()
+        branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=shift, **options)
+        model(right if right.unique().numel() == 1 else tokens)  # a text of one word is equal to all that follows
+        assert branches.loss(right) > 0
+
+
+@pytest.mark.parametrize("options", [{"preset": "early_exit"}, {"pool": "none", "objective": "softmax"}])
+def test_the_default_shift_of_a_causal_model_takes_no_shifted_targets(options: dict[str, str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 23, "n_positions": 8, "eos_token_id": None}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=None))
+    text = torch.randint(23, (3, 7))
+    tokens, later = text[:, :-1], text[:, 1:]
+    branches = attach(model, "transformer.h.0", {"input_ids": tokens}, 23, **options)
+    model(tokens)
+    with pytest.raises(UsageError, match="shifted by one already"):
+        branches.loss(later)
+    assert branches.loss(tokens) > 0
+
+
 def test_inputs_inside_of_a_batch_are_looked_at_too(language: tuple[nn.Module, Tensor]) -> None:
     class Batched(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -326,7 +359,11 @@ def additive(tokens: Tensor) -> Tensor:
     return torch.zeros(3, 5).masked_fill(torch.arange(5) > 2, float("-inf"))
 
 
-@pytest.mark.parametrize("mask", [additive, lambda tokens: torch.zeros(3, 5, dtype=torch.bool)], ids=["added", "none"])
+@pytest.mark.parametrize(
+    "mask",
+    [additive, lambda tokens: torch.zeros(3, 5, dtype=torch.bool), lambda tokens: torch.full((3, 5), 0.5)],
+    ids=["added", "none", "weights"],
+)
 @pytest.mark.parametrize("pool", ["mean", "none"])
 def test_masks_that_mean_another_thing_are_refused(language: tuple[nn.Module, Tensor], mask: object, pool: str) -> None:
     """Added to attention scores, 0 is what counts; a `key_padding_mask` of torch is False there."""
@@ -339,21 +376,29 @@ def test_masks_that_mean_another_thing_are_refused(language: tuple[nn.Module, Te
             ask(y)
 
 
+class Usual(Language):
+    """Its mask has the usual name."""
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(tokens)
+
+
 @pytest.mark.parametrize("pool", ["mean", "none"])
 @pytest.mark.parametrize("flipped", [False, True], ids=["padded at the end", "padded at the beginning"])
+@pytest.mark.parametrize(("kind", "name"), [(Language, "padding"), (Usual, "attention_mask")])
 def test_an_argument_that_is_one_at_padding_is_refused(
-    language: tuple[nn.Module, Tensor], pool: str, flipped: bool
+    kind: type[nn.Module], name: str, pool: str, flipped: bool
 ) -> None:
-    model, tokens = language
+    model, tokens = kind(), torch.randint(VOCABULARY, (3, 5))
     at_padding = torch.arange(5) >= torch.tensor([[2], [5], [4]])
     at_padding = at_padding.flip(1) if flipped else at_padding
     y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask="padding")
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask=name)
     for mask in (at_padding, at_padding.float()):
-        model(tokens, padding=mask)
-        with pytest.raises(UsageError, match=r"the model's padding looks like 1 at padding, .* Attach with mask=, a f"):
+        model(tokens, mask)
+        with pytest.raises(UsageError, match=rf"the model's {name} looks like 1 at padding, .* Attach with mask=, a f"):
             branches.loss(y)
-    model(tokens, padding=~at_padding)
+    model(tokens, ~at_padding)
     assert branches.loss(y) > 0
 
 
@@ -562,3 +607,124 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
     rows = torch.stack([feature[0].mean(0), feature[1, :2].mean(0)])
     place = "model.decoder.layers.0"
     assert torch.allclose(branches.logits()[place], rows @ branches.head(place).live.T, atol=1e-5)
+
+
+def test_the_decoders_mask_is_not_one_at_padding_either() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 23}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    text = torch.randint(1, 23, (3, 5))
+    branches = attach(model, "decoder.block.0", {"input_ids": text, "labels": text}, 4)
+    model(text, labels=text, decoder_attention_mask=torch.arange(5) >= torch.tensor([[2], [5], [4]]))
+    with pytest.raises(UsageError, match="decoder_attention_mask looks like 1 at padding"):
+        branches.loss(torch.arange(3))
+
+
+class Translator(nn.Module):
+    """Source and target go through layers of their own; the mask is the source's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, 6)
+        self.source, self.target, self.head = Mixing(6, 6), Mixing(6, 6), nn.Linear(6, VOCABULARY)
+
+    def forward(self, target: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        memory = self.source(self.words(source))
+        if attention_mask is not None:
+            memory = memory * attention_mask[..., None]
+        return self.head(self.target(self.words(target)) + memory.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("pool", ["mean", "none"])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_the_usual_mask_is_of_the_input_that_it_masks(pool: str, with_mask: bool) -> None:
+    """Both inputs have the mask's shape; a place behind the other one is not masked."""
+    model, mask = Translator(), torch.ones(3, 5)
+    target, source = torch.randint(VOCABULARY, (2, 3, 5))
+    mask[0, 2:] = mask[1, 4:] = 0
+    y = torch.arange(3) if pool == "mean" else (target + 1) % VOCABULARY
+    losses = {}
+    for name, rule in (("usual", "attention_mask"), ("none", None), ("own", lambda *_, attention_mask: attention_mask)):
+        sample = {"target": target, "source": source} | ({"attention_mask": mask} if with_mask else {})
+        options = {"pool": pool, "mask": rule, "name": name, "layout": "BTD", "objective": "softmax"}
+        branches = attach(model, ["source", "target"], sample, VOCABULARY, **options)
+        model(target, source, attention_mask=mask)
+        losses[name] = branches.losses(y)
+        branches.strip()
+    assert torch.equal(losses["usual"]["source"], losses["own"]["source"])
+    assert torch.equal(losses["usual"]["target"], losses["none"]["target"])
+    assert not torch.equal(losses["own"]["target"], losses["none"]["target"])
+
+
+def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
+    """Both have 17 positions."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 50, "max_position_embeddings": 17, "eos_token_id": 49, "bos_token_id": 0}
+    config = transformers.CLIPConfig(text_config=text, vision_config={**sizes, "image_size": 16, "patch_size": 4})
+    model, mask = transformers.CLIPModel(config).eval(), torch.ones(3, 17, dtype=torch.int64)
+    mask[1, 9:] = 0
+    inputs = {"input_ids": torch.randint(2, 50, (3, 17)), "pixel_values": torch.randn(3, 3, 16, 16)}
+    branches = attach(model, "*_model.encoder.layers.0", {**inputs, "attention_mask": mask}, 4)
+    output = model(**inputs, attention_mask=mask, output_hidden_states=True)
+    feature = output.vision_model_output.hidden_states[1]
+    text, image = branches.places
+    logits = branches.logits()
+    assert torch.allclose(logits[image], feature.mean(1) @ branches.head(image).live.T, atol=1e-5)
+    counted = output.text_model_output.hidden_states[1][1, :9]
+    assert torch.allclose(logits[text][1], branches.head(text).live @ counted.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("more", ["token_type_ids", "labels"])
+def test_inputs_that_must_be_as_long_as_the_mask_hide_nothing(more: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes, vocab_size=23)).eval()
+    sample = {"input_ids": torch.randint(23, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.int64)}
+    sample["attention_mask"][1, 4:] = 0
+    sample[more] = torch.zeros(3, 6, dtype=torch.int64)
+    branches = attach(model, "bert.encoder.layer.0", sample, 4)
+    feature = model(**sample, output_hidden_states=True).hidden_states[1]
+    (head,) = branches.heads.values()
+    (logits,) = branches.logits().values()
+    assert torch.allclose(logits[1], head.live @ feature[1, :4].mean(0), atol=1e-5)
+
+
+class Causal(Language):
+    """Its mask says which positions (T, T) see each other, and nothing about padding."""
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        x = self.words(tokens)
+        seen = F.scaled_dot_product_attention(x, x, x, attn_mask=attention_mask.bool())
+        return self.head(self.blocks[0](seen))
+
+
+@pytest.mark.parametrize("pool", ["mean", "none"])
+@pytest.mark.parametrize(("batch", "seen"), [(5, 5), (3, 5), (5, 3)])
+def test_a_mask_of_nothing_that_is_shown_is_refused(batch: int, seen: int, pool: str) -> None:
+    model, tokens = Causal(), torch.randint(VOCABULARY, (batch, 5))
+    mask = torch.ones(5, 5).tril()
+    branches = attach(model, "blocks.0", (tokens[:seen], mask), VOCABULARY, pool=pool, layout="BTD")
+    model(tokens, mask)
+    y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
+    with pytest.raises(UsageError, match=r"nothing shows that the model's mask is about them.*mask=None"):
+        branches.loss(y)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(3), torch.ones(3, 1, 5, 5)], ids=["samples", "scores"])
+def test_usual_masks_of_other_shapes_are_no_crash(mask: Tensor) -> None:
+    model, tokens = Usual(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.0", (tokens, mask), VOCABULARY, layout="BTD")
+    model(tokens, mask)
+    with pytest.raises(UsageError, match="nothing shows"):
+        branches.loss(tokens[:, 0])
+
+
+def test_a_sample_without_the_mask_may_not_show_whose_it_is() -> None:
+    model, texts = Translator(), (torch.randint(VOCABULARY, (3, 4)), torch.randint(VOCABULARY, (3, 5)))
+    branches = attach(model, "target", texts, VOCABULARY, layout="BTD")
+    model(*texts)
+    assert branches.loss(torch.arange(3)) > 0
+    model(*texts, torch.ones(3, 5))
+    with pytest.raises(UsageError, match="attach with a sample that has the mask"):
+        branches.loss(torch.arange(3))

@@ -1,6 +1,7 @@
 """Which forward the answers are about."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -319,6 +320,24 @@ def test_several_losses_of_one_forward() -> None:
     branches = attach(model, "1", x, CLASSES)
     model(x)
     assert torch.equal(branches.loss(targets()), branches.loss(targets()))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("end", ["forget", "strip", "forward"])
+def test_features_stay_until_they_are_dropped(training: bool, end: str) -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    made: list[weakref.ref[Tensor]] = []
+    model[1].register_forward_hook(lambda *call: made.append(weakref.ref(call[-1])))
+    with torch.set_grad_enabled(training):
+        for _ in range(2):  # the first tells that the model does not change it in place
+            model(x)
+    if training:
+        branches.loss(targets()).backward()
+        assert branches.accuracies(targets())
+    assert made[1]() is not None
+    model(x) if end == "forward" else getattr(branches, end)()
+    assert made[1]() is None
 
 
 def test_skipped_places_are_an_error_unless_allowed() -> None:

@@ -99,42 +99,64 @@ class Stages(nn.Module):
         super().__init__()
         inner = [nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 7)) for _ in range(5)]
         self.blocks = [nn.Sequential(nn.ModuleDict({"mlp": mlp})["mlp"], nn.ReLU()) for mlp in inner]
-        self.first, self.second = nn.Sequential(*self.blocks[:2]), nn.Sequential(*self.blocks[2:])
+        self.stage1, self.stage2 = nn.Sequential(*self.blocks[:2]), nn.Sequential(*self.blocks[2:])
         self.heads = nn.ModuleList([nn.Linear(7, CLASSES) for _ in range(2)])
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.second(self.first(x))
+        x = self.stage2(self.stage1(x))
         return sum(head(x) for head in self.heads)
 
 
 def test_numbers_count_the_repeated_blocks() -> None:
     model = Stages()
-    assert list(find_paths(model, [0, -1, 2])) == ["first.0", "second.2", "second.0"]
-    assert module_at(model, find_paths(model, 1)["first.1"]) is model.blocks[1]
+    assert list(find_paths(model, [0, -1, 2])) == ["stage1.0", "stage2.2", "stage2.0"]
+    assert module_at(model, find_paths(model, 1)["stage1.1"]) is model.blocks[1]
     assert list(find_paths(model, np.arange(2).tolist())) == list(find_paths(model, [*np.arange(2)]))
     branches = attach(model, [1, -1], rows(), CLASSES)
     model(rows())
-    assert list(branches.losses(targets())) == ["first.1", "second.2"]
+    assert list(branches.losses(targets())) == ["stage1.1", "stage2.2"]
     with pytest.raises(UsageError, match="there are none"):
         attach(nn.Linear(7, CLASSES), 0, rows(), CLASSES)
 
 
-@pytest.mark.parametrize("keys", [["first.*", "first.1", "**"], ["first.1", "first.*", "**"]], ids=str)
+class Towers(nn.Module):
+    def __init__(self, image: int, text: int) -> None:
+        super().__init__()
+        self.image, self.text = (nn.Sequential(*(nn.Linear(7, 7) for _ in range(depth))) for depth in (image, text))
+        self.heads = nn.ModuleList([nn.LayerNorm(7) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.image(x) + self.text(x)
+
+
+@pytest.mark.parametrize("depths", [(2, 2), (3, 5)])
+def test_numbers_do_not_choose_between_towers(depths: tuple[int, int]) -> None:
+    model = Towers(*depths)
+    for at in ([0, 1], 1, {1: "late"}):
+        with pytest.raises(UsageError, match=r"2 series .* '(image|text).[01]' or 'text.[01]'"):
+            attach(model, at, rows(), CLASSES)
+    with pytest.raises(UsageError, match=r"none of number 9: .*'image.0' to .* and .*'text.0' to"):
+        attach(model, 9, rows(), CLASSES)
+    model.text = nn.Sequential(*(nn.Sequential(nn.Linear(7, 7)) for _ in range(depths[0])))
+    assert list(find_paths(model, 1)) == ["text.1"]  # as many, and made of layers
+
+
+@pytest.mark.parametrize("keys", [["stage1.*", "stage1.1", "**"], ["stage1.1", "stage1.*", "**"]], ids=str)
 def test_of_keys_that_fit_a_place_its_name_counts_and_else_the_first(keys: list[str]) -> None:
-    values = {"first.*": 2.0, "first.1": 3.0, "**": 4.0}
+    values = {"stage1.*": 2.0, "stage1.1": 3.0, "**": 4.0}
     weights = attach(Stages(), [0, 1, 2], rows(), CLASSES, weights={key: values[key] for key in keys}).settings.weights
-    assert weights == {"first.0": 2.0, "first.1": 3.0, "second.0": 4.0}
+    assert weights == {"stage1.0": 2.0, "stage1.1": 3.0, "stage2.0": 4.0}
 
 
 def test_places_by_names_of_ones_own() -> None:
     model, x = Stages(), rows()
-    branches = attach(model, {"first.1": "early", -1: "late"}, x, CLASSES, weights={"late": 3.0})
+    branches = attach(model, {"stage1.1": "early", -1: "late"}, x, CLASSES, weights={"late": 3.0})
     model(x)
     losses = branches.losses(targets())
     assert list(losses) == list(branches.places) == ["early", "late"]
     assert torch.allclose(branches.loss(targets()), losses["early"] + 3 * losses["late"])
     assert set(branches.state_dict()) == {"heads.early.live", "heads.late.live"}
-    assert torch.allclose(branches.logits()["early"], model.first(x) @ branches.head("early").live.T)
+    assert torch.allclose(branches.logits()["early"], model.stage1(x) @ branches.head("early").live.T)
     twin = copy.deepcopy(WithBranches(model, branches))
     assert list(twin(x)[1]) == ["early", "late"]
 
@@ -172,8 +194,8 @@ def test_globs_near_the_one_without_a_match_are_suggested(at: str, near: str) ->
 
 
 def test_of_near_globs_those_with_the_same_stars_are_suggested() -> None:
-    with pytest.raises(UsageError, match=re.escape("did you mean 'second.*'?")):
-        find_paths(Stages(), "secon.*")
+    with pytest.raises(UsageError, match=re.escape("did you mean 'stage2.*' or 'stage1.*'?")):
+        find_paths(Stages(), "stge2.*")
 
 
 def test_a_place_that_does_not_run_is_refused() -> None:

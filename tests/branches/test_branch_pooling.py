@@ -106,6 +106,41 @@ def test_pools_that_do_not_exist_or_fit() -> None:
         attach(mlp(), "1", rows(), CLASSES, pool=nn.Linear(8, 8))
 
 
+class Summing(nn.Module):
+    """Tokens see those before them, or all."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.embed, self.block, self.head = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.causal = causal
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(self.block(x.cumsum(1) if self.causal else x + x.sum(1, keepdim=True)).mean(1))
+
+
+def test_the_first_token_of_a_causal_model_is_no_class_token() -> None:
+    tokens = torch.arange(12).reshape(3, 4) % 9
+    with pytest.raises(UsageError, match=r"'block'.*causal.*pool='mean'.*-1\]"):
+        attach(Summing(causal=True), "block", tokens, CLASSES, pool="class_token")
+    both = {"pool": {"block": "class_token"}, "layout": "BTD"}
+    assert attach(Summing(causal=False), ["embed", "block"], tokens, CLASSES, **both).readers["block"].pooled.token == 1
+
+
+@pytest.mark.parametrize(("kind", "causal"), [("GPT2", True), ("Bert", False)])
+def test_class_tokens_of_hugging_face(kind: str, causal: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 23}
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+    sample = {"input_ids": torch.randint(23, (3, 6)), "attention_mask": torch.ones(3, 6)}
+    at = "h.*" if causal else "encoder.layer.*"
+    if causal:
+        with pytest.raises(UsageError, match="causal"):
+            attach(model, at, sample, CLASSES, pool="class_token")
+    else:
+        assert len(attach(model, at, sample, CLASSES, pool="class_token").places) == 2
+
+
 def test_a_dict_gives_each_place_its_own_pool() -> None:
     model, x = vit(), images()
     branches = attach(model, "vit.**.[01]", x, CLASSES, pool={"**.1": "class_token"})

@@ -242,14 +242,14 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"seeds": []}, "seeds must be how many"),
         ({"seeds": [-1]}, "seed must be 0 or more"),
         ({"recipe": "ordinry"}, "did you mean 'ordinary'"),
-        ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors: leave it out (--set aug"),
-        ({"erasing": 0.5}, "erasing changes images, and data holds vectors: leave it out (--set erasing=0)"),
+        ({"recipe": "ordinary"}, "changes images, and data holds vectors: leave it out (augmentation='none')"),
+        ({"erasing": 0.5}, "erasing changes images, and data holds vectors: leave it out (erasing=0)"),
         ({"mixup": 0.2}, "mixup changes images, and data holds vectors"),
         ({"cutmix": 1.0}, "cutmix changes images, and data holds vectors"),
         (
             {"recipe": "strong"},
-            "trivial and erasing and mixup and cutmix change images, and data holds vectors: leave them out (--set "
-            "augmentation=none --set erasing=0 --set mixup=0 --set cutmix=0)",
+            "trivial and erasing and mixup and cutmix change images, and data holds vectors: leave them out ("
+            "augmentation='none', erasing=0, mixup=0, cutmix=0)",
         ),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
         ({"epochs": 0}, "epochs must be 1 or more"),
@@ -270,6 +270,16 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"bais": "prior"}, "did you mean 'bias'"),
         ({"arch": "mlp"}, "arch is given as build= here"),
         ({"device": "cpus"}, "unknown device 'cpus'"),
+        pytest.param(
+            {"device": "cuda"}, "use device='cpu'",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+        (
+            {"build": "hf:ViTConfig", "data": "shapes", "build_options": {"hidden_size": "wide"}, "at": None},
+            "check build_options= (its names",
+        ),
+        ({"build": "vit", "data": points(), "at": None, "recipe": None}, "choose another model with build="),
+        ({"data": (np.zeros((60, 3, 8, 3)), points()[1]), "recipe": None}, "data_options={'layout': 'nchw'} or data_o"),
         ({"store": "."}, "is a folder: give the path of a file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
@@ -279,6 +289,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(folder, options, text):
     with pytest.raises(UsageError, match=re.escape(text)) as refusal:
         compare(**options)
     assert len(str(refusal.value).splitlines()) == 1
+    assert "--" not in str(refusal.value)
     assert not list(folder.iterdir())
 
 

@@ -6,7 +6,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -19,10 +19,10 @@ from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
-from asymtrain.branches._dry_run import dry_run
+from asymtrain.branches._dry_run import blind_tokens, dry_run, masked_places
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
-from asymtrain.branches._masks import Mask, mask_of
+from asymtrain.branches._masks import USUAL_MASK, Mask, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -128,10 +128,12 @@ def attach(
         resize: where positions of logits and targets differ in number: bring the `targets` (nearest) or the `logits`
             (linear) to the other's.
         shift: how many positions later a token's target is: 1 where a language model learns the next token from its
-            own input. By default 1 for Hugging Face's causal language models, else 0.
+            own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
+            models, else 0.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
-            function of the model's arguments that returns that; for means over positions and for the loss. A model
-            that is called without it has no padding.
+            function of the model's arguments that returns that; for means over positions and for the loss. The default
+            is used at the places alone that the dry run shows to have its positions. A model that is called without it
+            has no padding.
         detach: whether the branches only read: no gradient goes into the model, and its forward needs none.
         weights: of the places in the sum of their losses.
         bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
@@ -210,6 +212,13 @@ def attach(
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
         readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    _refuse_blind(blind_tokens(model, places, selectors, sights, sample, _class_token_axes(readers)))
+    if mask_rule is not None and is_usual(mask_rule):
+        masked = {name: places[name] for name, reader in readers.items() if reader.counts_positions}
+        shown = masked_places(model, masked, selectors, sights, masked_sample(mask_rule, sample), USUAL_MASK)
+        readers |= {name: replace(readers[name], masked=answer) for name, answer in shown.items()}
+        if set(shown.values()) == {False}:
+            mask_rule = None
     repeated = {place: sights[place].calls for place in places if sights[place].calls > 1}
     if repeated:
         told_calls = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
@@ -235,7 +244,7 @@ def attach(
         ignore_index, outputs is not None,
     )  # fmt: skip
     branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_copying=tokens and shift is None
+        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
     )
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(features.values())).device)
@@ -363,6 +372,23 @@ def _read_place(
         kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
         raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
+
+
+def _class_token_axes(readers: Mapping[str, Reader]) -> dict[str, int]:
+    """The axes of positions, by place, where the first position is read."""
+    layouts = {name: reader.layout or "" for name, reader in readers.items() if reader.pool == "class_token"}
+    return {
+        name: next(axis for axis, letter in enumerate(layout) if letter not in "BCD")
+        for name, layout in layouts.items()
+    }
+
+
+def _refuse_blind(places: Sequence[str]) -> None:
+    if places:
+        raise UsageError(
+            f"the first token of place {places[0]!r}, which pool='class_token' reads, has seen no other token, since "
+            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
+        )
 
 
 def _no_feature(name: str, output: object, selector: Selector | None) -> str:

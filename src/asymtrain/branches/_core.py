@@ -13,6 +13,7 @@ import textwrap
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -55,14 +56,14 @@ class Branches(nn.Module):
         paths: Mapping[str, str],
         mask: MaskRule | None,
         name: str,
-        watch_copying: bool,
+        watch_shift: bool,
     ) -> None:
         super().__init__()
         self.name = name
         self.paths = dict(paths)  # of the modules, by place
         self.mask = mask
         self._watch_mask = True  # whether the next loss makes sure that the model's mask is 1 where positions count
-        self._watch_copying = watch_copying  # whether the next loss makes sure that targets are not the inputs
+        self._watch_shift = watch_shift  # whether the next loss makes sure that targets are shifted once, and not twice
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
         self._keys = {name: _key(name) for name in heads}
         self.places = tuple(heads)
@@ -109,7 +110,9 @@ class Branches(nn.Module):
         Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
         linear head is a copy, and is taken after training.
         """
-        return {name: Exit(self.readers[name], self.head(name).as_module()) for name in self.places}
+        # The mask of an exit is given by its caller.
+        readers = {name: replace(reader, masked=True) for name, reader in self.readers.items()}
+        return {name: Exit(readers[name], self.head(name).as_module()) for name in self.places}
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits from features by place: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
@@ -245,8 +248,8 @@ class Branches(nn.Module):
                 plans[seen] = plan
         if plan is None:
             return None
-        if self._watch_copying:
-            self._refuse_copying(targets, ignore_index)
+        if self._watch_shift:
+            self._check_shift(targets, ignore_index)
         # Values on a GPU are not looked at: that would stall every step. The closed form finds out for itself.
         if not plan.closed_form and targets.is_cpu and not _all_classes(targets, plan.shape[2], ignore_index):
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
@@ -317,7 +320,7 @@ class Branches(nn.Module):
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
         groups = self._aligned(logits, targets, mask)
-        self._refuse_copying(targets, ignore_index)
+        self._check_shift(targets, ignore_index)
         for group in groups:
             yield group.names, losses_of(group, ignore_index, self.settings)
 
@@ -341,36 +344,45 @@ class Branches(nn.Module):
         found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
         return {name: found[name] for name in self.places if name in found}
 
-    def _padding(self) -> Tensor | None:
-        """The mask of the model's latest forward; that it is one, is made sure of once.
+    def _padding(self) -> dict[str, Tensor]:
+        """The mask of the model's latest forward, by place; validated on first use.
 
         A `pool` function of the user's own may give rows in any order, of which that mask does not know.
         """
-        if self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
-            return None
-        mask = self._capture.forward.mask
-        if self._watch_mask and mask is not None and not (torch.compiler.is_compiling() or mask.is_meta):
+        mask = None if self._capture is None else self._capture.forward.mask
+        if mask is None or any(callable(reader.pool) for reader in self.readers.values()):
+            return {}
+        if self._watch_mask and not (torch.compiler.is_compiling() or mask.is_meta):
             refuse_other_masks(mask)
             refuse_inverted(self.mask, mask)
             self._watch_mask = False
-        return mask
+        return {name: mask for name, reader in self.readers.items() if reader.masked}
 
-    def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
-        """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
-        if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
+    def _check_shift(self, targets: Tensor, ignore_index: int) -> None:
+        """Once: refuse targets that are the model's own tokens, unshifted where a shift is needed, or shifted twice."""
+        if not self._watch_shift or self._capture is None or torch.compiler.is_compiling():
             return
         tokens = self._capture.forward.tokens
-        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or targets.is_meta:
-            return
-        if tokens.shape != targets.shape:
+        if tokens is None or not isinstance(targets, Tensor) or targets.is_meta or tokens.shape != targets.shape:
             return
         targets = targets.to(tokens.device)
-        if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
+
+        def equal(goals: Tensor, words: Tensor) -> bool:
+            same = goals == words
+            return bool((same | (goals == ignore_index)).all() & same.any())
+
+        copied = equal(targets, tokens)
+        if copied and not self.settings.shift:
             raise UsageError(
                 "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
                 "learn the next token, or with shift=0 if copying is meant"
             )
-        self._watch_copying = False
+        if self.settings.shift and not copied and equal(targets[:, :-1], tokens[:, 1:]):
+            raise UsageError(
+                "the targets are the model's inputs shifted by one already, and shift=1 would shift them again: attach "
+                "with shift=0, or give the unshifted tokens as targets (with shift=2 to learn the token after the next)"
+            )
+        self._watch_shift = False
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
@@ -403,9 +415,9 @@ class Branches(nn.Module):
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
         self.disconnect()
-        # Positions alone are masked, and only tokens can be copied.
+        # Positions alone are masked, and only targets of tokens are shifted.
         self._capture = Capture(
-            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_copying
+            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_shift
         )
         self._capture.note_weights(self.parameters())
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
@@ -432,7 +444,10 @@ class Branches(nn.Module):
         return logits
 
     def forget(self) -> None:
-        """Drop the model's latest forward, and its features: a backward through it is to have no auxiliary loss."""
+        """Drop the model's latest forward: a backward through it is to have no auxiliary loss.
+
+        Its features stay in memory until this, or until the model's next forward.
+        """
         self._attached().forward.forget()
 
     def _attached(self) -> Capture:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,70 @@ def dry_run(
             with attributes_kept(model):
                 batch = Experiments(model, asked, selectors, Seen(sample, sights, output, watcher.calls)).run(batch)
     return sights, batch
+
+
+def masked_places(
+    model: nn.Module,
+    places: Mapping[str, nn.Module],
+    selectors: Mapping[str, Selector | None],
+    sights: dict[str, Sight],
+    sample: Mapping[str, object],
+    mask: str,
+) -> dict[str, bool | None]:
+    """Of each place, whether its positions are those that the argument `mask` is about; None where nothing shows it.
+
+    The mask gets another length, and so do the inputs that must be as long as it. A place has these positions if its
+    own length changes with theirs.
+    """
+    experiments = Experiments(model, places, selectors, Seen(sample, sights, None, ()))
+    with undisturbed(model), attributes_kept(model):
+        seen = experiments.resize_masked(sample.get(mask))
+    followed = {
+        name: {
+            None if (part := each.feature(name)) is None else bool(_changed(sights[name].feature, part))
+            for each in seen
+        }
+        for name in places
+    }
+    return {name: told.pop() if len(told) == 1 else None for name, told in followed.items()}
+
+
+def blind_tokens(
+    model: nn.Module,
+    places: Mapping[str, nn.Module],
+    selectors: Mapping[str, Selector | None],
+    sights: dict[str, Sight],
+    sample: object,
+    axes: Mapping[str, int],
+) -> list[str]:
+    """The places whose first position sees no other, while the last sees the first: those of causal models.
+
+    `axes` are those of their positions.
+    """
+    if not axes:
+        return []
+    full = Seen(sample, sights, None, ())
+    experiments = Experiments(model, places, selectors, full)
+    with undisturbed(model), attributes_kept(model):
+        later = experiments._call(full, partial(_overwritten, slice(1, None), 0), 0, 0)
+        first = experiments._call(full, partial(_overwritten, slice(0, 1), 1), 0, 0)
+
+    def same(name: str, seen: Seen | None, position: int) -> bool | None:
+        one, other = full.feature(name), None if seen is None else seen.feature(name)
+        if one is None or other is None or one.shape != other.shape or torch.equal(one, other):
+            return None
+        return torch.equal(one.select(axes[name], position), other.select(axes[name], position))
+
+    return [name for name in axes if same(name, later, 0) is True and same(name, first, -1) is False]
+
+
+def _overwritten(where: slice, by: int, tensor: Tensor) -> Tensor:
+    """Sequences with positions overwritten by one of them."""
+    if tensor.ndim not in (2, 3) or tensor.size(1) < 3:
+        return tensor
+    other = tensor.clone()
+    other[:, where] = tensor[:, by : by + 1]
+    return other
 
 
 def _many(output: object) -> bool:
@@ -298,6 +363,37 @@ class Experiments:
         except Exception:  # whatever a model says of inputs that are not its own
             return None
         return Seen(sample, watcher.sights, output, watcher.calls)
+
+    def resize_masked(self, mask: object) -> list[Seen]:
+        """Calls with a mask of another length, and as few inputs of that length as the model can be called with."""
+        if not isinstance(mask, Tensor) or mask.is_nested or mask.ndim != 2:
+            return []
+        parts = {id(tensor): tensor for tensor in tensors_in(self.full.sample) if not tensor.is_nested}.values()
+        inputs = [tensor for tensor in parts if tensor is not mask and tensor.shape[:2] == mask.shape]
+        if len(inputs) > 5:  # there is a call for each set of them
+            return []
+        every = list(range(mask.shape[1]))
+
+        def resize(kept: list[int], chosen: Collection[Tensor]) -> Seen | None:
+            def change(tensor: Tensor) -> Tensor:
+                if tensor is not mask and not any(tensor is each for each in chosen):
+                    return tensor
+                resized = _pick(1, len(every), kept, tensor)
+                if tensor is mask:
+                    resized[:, -1] = 0  # some models ignore a mask of ones, whatever its length
+                return resized
+
+            return self._call(self.full, change, len(every), len(kept))
+
+        # Of two positions one would be left, which is broadcast to any other length.
+        shorter = [every[:-1], every[1:]] if len(every) > 2 else []
+        lengths = (*shorter, [*every, every[-1]]) if inputs else ()
+        kept = next((kept for kept in lengths if resize(kept, inputs)), [])
+        for size in range(1, len(inputs) + 1) if kept else ():
+            calls = [resize(kept, chosen) for chosen in combinations(inputs, size)]
+            if any(calls):
+                return [seen for seen in calls if seen]
+        return []
 
     def _trace(self, base: Seen) -> None:
         """Note on which axes the features of the last layers lie, at the places where nothing else tells."""

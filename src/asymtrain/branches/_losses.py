@@ -101,11 +101,12 @@ def align(
     mask: Tensor | None,
     settings: Settings,
     products: tuple[Product, ...],
-    padding: Tensor | None,
+    padding: Mapping[str, Tensor],
 ) -> Iterator[Aligned]:
     """Places of one shape together, beside their targets.
 
-    `mask` was given for these targets. `padding` is the model's own, which has done its work where it was pooled.
+    `mask` was given for these targets. `padding` is the model's own, by place, which has done its work where it was
+    pooled.
     """
     if not isinstance(targets, Tensor):
         raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
@@ -127,7 +128,8 @@ def align(
             values = values.movedim(2, -1)
         if targets.is_meta and not values.is_meta:
             raise UsageError(f"targets are on the meta device, where there are no values: make them on {values.device}")
-        told = padding if mask is None and padding is not None and (count or padding.ndim == 1) else mask
+        own = padding.get(names[0])
+        told = own if mask is None and own is not None and (count or own.ndim == 1) else mask
         yield _aligned(tuple(names), values, count, targets.to(values.device), told, settings)
 
 
@@ -255,8 +257,10 @@ def refuse_other_masks(mask: Tensor) -> None:
     """Refuse the model's own mask where 1 or more does not mean that a position counts.
 
     One that is added to attention scores is 0 there and below 0 at padding; torch's `key_padding_mask` is False there.
+    Floats other than 0 and 1 may be weights, which nothing here reads.
     """
-    if (mask < 0).any() or not mask.any():
+    wrong = (mask != 0) & (mask != 1) if mask.is_floating_point() else mask < 0
+    if wrong.any() or not mask.any():
         raise UsageError(
             "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
             "model's arguments that returns such a mask, or with mask=None"

@@ -1,21 +1,24 @@
 """Which of the model's arguments says where its padding is.
 
 A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each place gets that of
-its own side, and never the other's.
+its own side, and never the other's. So it is with a model of text and images: the usual argument is the mask of those
+places alone that an experiment shows to have its positions (`_dry_run.masked_places`).
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._nested import tensors_in
 from asymtrain.errors import UsageError, unknown_name
 
 MaskRule = Callable[..., Tensor | None]  # of the model's arguments
 Mask = str | MaskRule  # a name among them, or a function of them all
-_USUAL = "attention_mask"
+USUAL_MASK = "attention_mask"
 
 
 def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) -> MaskRule | None:
@@ -36,27 +39,50 @@ def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) ->
         return partial(_argument, (), mask)
     takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
     if mask not in arguments and not takes_any:
-        if mask == _USUAL:
+        if mask == USUAL_MASK:
             return None
         raise unknown_name("argument of the model in `mask`", mask, list(arguments))
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = tuple(name for name, argument in arguments.items() if argument.kind in by_position)
     find_encoder = getattr(model, "get_encoder", None)  # of Hugging Face's models
-    if mask == _USUAL and "decoder_attention_mask" in arguments and find_encoder is not None:
+    if mask == USUAL_MASK and "decoder_attention_mask" in arguments and find_encoder is not None:
         encoder = set(find_encoder().modules())
         sides = {place in encoder for place in places}
         if sides != {True}:
-            return partial(_decoders, names, len(sides) == 2)
+            return partial(_decoders, names, "decoder_attention_mask", len(sides) == 2)
     return partial(_argument, names, mask)
 
 
+def is_usual(rule: MaskRule | None) -> bool:
+    """Whether this is the argument that is taken where nobody has named another."""
+    return isinstance(rule, partial) and rule.func is _argument and rule.args[1] == USUAL_MASK
+
+
+def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
+    """The sample by the names of the model's arguments, with the usual mask; empty where that cannot be.
+
+    A sample without a mask gets one of ones, where all its sequences are of one length.
+    """
+    assert isinstance(rule, partial)
+    args: tuple[Any, ...] = sample if type(sample) is tuple else (sample,)
+    given = dict(sample) if isinstance(sample, Mapping) else _named(rule.args[0], args, {})
+    if not isinstance(sample, Mapping) and len(given) < len(args):
+        return {}
+    if not isinstance(given.get(USUAL_MASK), Tensor):
+        sequences = [tensor for tensor in tensors_in(given) if not tensor.is_nested and tensor.ndim in (2, 3)]
+        if len({tensor.shape[:2] for tensor in sequences}) != 1:
+            return {}
+        given[USUAL_MASK] = torch.ones(sequences[0].shape[:2], dtype=torch.int64, device=sequences[0].device)
+    return given
+
+
 def refuse_inverted(rule: MaskRule | None, mask: Tensor) -> None:
-    """Refuse an argument that a user named and that is 1 at padding, where a batch shows it.
+    """Refuse an argument that is 1 at padding, where a batch shows it.
 
     Of rows that are padded to the longest, that one then counts nothing, no row counts as a whole, and all count at
     their ends or all at their beginnings. Whoever has such rows gives a function.
     """
-    if not isinstance(rule, partial) or rule.func is not _argument or rule.args[1] == _USUAL or mask.ndim != 2:
+    if not isinstance(rule, partial) or rule.func not in (_argument, _decoders) or mask.ndim != 2:
         return
     counts = mask.bool()
     steps = counts.int().diff(dim=1)
@@ -74,10 +100,10 @@ def _argument(names: tuple[str, ...], mask: str, /, *args: Any, **kwargs: Any) -
     return _named(names, args, kwargs).get(mask)
 
 
-def _decoders(names: tuple[str, ...], both: bool, /, *args: Any, **kwargs: Any) -> Tensor | None:
+def _decoders(names: tuple[str, ...], own: str, both: bool, /, *args: Any, **kwargs: Any) -> Tensor | None:
     """The mask of a decoder's positions, or of those of `both` sides where they have the same one."""
     given = _named(names, args, kwargs)
-    encoders, mask = given.get(_USUAL), given.get("decoder_attention_mask")
+    encoders, mask = given.get(USUAL_MASK), given.get(own)
     if mask is None and not _has_inputs(given):
         mask = encoders
     if both and mask is not encoders:

@@ -5,6 +5,7 @@ segment, so `blocks.*` is the blocks and not what is inside them; `**` is any nu
 name is a name, not a glob.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -57,21 +58,30 @@ def _alias(at: Mapping[Any, object], item: object, taken: Mapping[str, str]) -> 
     return alias
 
 
-def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Paths of the model's repeated blocks in its own order: of all lists of one class, the class with most members.
+def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[list[str]]:
+    """Series of the model's repeated blocks, as paths in its own order: the lists of the class with most members.
 
-    Lists inside of blocks do not count.
+    Lists whose paths differ in numbers alone are stages of one series; others, as of an encoder and a decoder, are not.
+    Lists inside of blocks do not count. Of as many members, those count that are made of others.
     """
-    lists: dict[type, list[str]] = {}
+    lists: dict[type, dict[str, list[str]]] = {}
     for path, module in modules.items():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
             continue
         kinds = {type(child) for child in module}
-        inner = any(path.startswith(f"{block}.") for blocks in lists.values() for block in blocks)
+        blocks = (block for series in lists.values() for stages in series.values() for block in stages)
+        inner = any(path.startswith(f"{block}.") for block in blocks)
         if len(kinds) == 1 and not inner:
             prefix = "" if path == ROOT else f"{path}."
-            lists.setdefault(kinds.pop(), []).extend(f"{prefix}{name}" for name, _ in module.named_children())
-    return max(lists.values(), key=len, default=[])
+            stages = lists.setdefault(kinds.pop(), {}).setdefault(re.sub(r"\d+", "*", path), [])
+            stages.extend(f"{prefix}{name}" for name, _ in module.named_children())
+
+    def size(kind: type) -> tuple[int, bool]:
+        members = [path for series in lists[kind].values() for path in series]
+        return len(members), any(True for path in members for _ in modules[path].children())
+
+    most = max(map(size, lists), default=None)
+    return [series for kind in lists if size(kind) == most for series in lists[kind].values()]
 
 
 def module_at(model: nn.Module, place: str) -> nn.Module:
@@ -125,13 +135,21 @@ def fits(pattern: str, name: str) -> bool:
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     kind = type(item).__name__
     if not isinstance(item, bool) and isinstance(item, Integral):  # numpy's too
-        blocks, number = repeated_blocks(modules), int(item)
-        if not -len(blocks) <= number < len(blocks):
+        series, number = repeated_blocks(modules), int(item)
+        found = [blocks[number] for blocks in series if -len(blocks) <= number < len(blocks)]
+        if not found:
             told = f"there are none; give names instead, the model's children are {_children(modules)}"
-            if blocks:
-                told = f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}"
+            if series:
+                told = " and ".join(
+                    f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" for blocks in series[:4]
+                )
             raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {number}: {told}")
-        return [blocks[number]]
+        if len(series) > 1:
+            raise UsageError(
+                f"`at` counts the model's repeated blocks, and there are {len(series)} series of them: give the names, "
+                f"in place of {number} {' or '.join(map(repr, found[:4]))}"
+            )
+        return found
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:

@@ -142,11 +142,17 @@ class Reader:
     pool: Pool
     output: Selector | None = None
     detach: bool = False  # whether no gradient goes back into the model
+    masked: bool | None = True  # whether the model's mask is of its positions; None where nothing shows it
 
     @property
     def positions(self) -> int:
         """The number of position axes that are kept."""
         return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
+
+    @property
+    def counts_positions(self) -> bool:
+        """Whether a mask of positions makes a difference: to a mean over them, or to what is learnt at each."""
+        return self.layout is not None and len(self.layout) > 2 and self.pool in ("mean", "none")
 
     @property
     def pooled(self) -> Pooled | None:
@@ -198,10 +204,16 @@ class Reader:
         assert self.layout is not None
         if feature.ndim != len(self.layout):
             return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
+        if mask is not None and self.masked is None:
+            return (
+                "has positions, and nothing shows that the model's mask is about them: attach with a sample that has "
+                "the mask, with mask=, a function of the model's arguments that returns it, or with mask=None"
+            )
         if self.pool == "none" and feature.ndim > 2:
             kept = keep_positions(feature, self.layout)
             # In a compiled graph nobody can tell whether the model changes it in place afterwards.
             return kept.clone() if torch.compiler.is_compiling() else kept
+        mask = mask if self.masked else None
         if mask is not None and self.pool == "mean" and feature.ndim > 2:
             kept = keep_positions(feature, self.layout)
             positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]

@@ -52,7 +52,7 @@ def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module
 def _inside(norm: nn.Module, model: nn.Module, places: Collection[nn.Module]) -> bool:
     """Whether the norm is part of a place or of a block like it: what such a block gives is normed already."""
     modules = {name or ROOT: module for name, module in model.named_modules()}
-    blocks = [modules[path] for path in repeated_blocks(modules)]
+    blocks = [modules[path] for series in repeated_blocks(modules) for path in series]
     return any(norm in block.modules() for block in (*places, *blocks))
 
 

@@ -5,7 +5,9 @@ They do what commands do, from values instead of texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,36 @@ def import_lab(name: str) -> None:
         if error.name is None or error.name.startswith("asymtrain"):
             raise
         raise UsageError(f"asymtrain.{name} needs {error.name}: {EXTRA}") from error
+
+
+@contextmanager
+def naming_arguments(function: Callable[..., object]) -> Iterator[None]:
+    """Let errors name the arguments of a function, where they name the options of the command that does the same."""
+    try:
+        yield
+    except UsageError as error:
+        error.args = (_in_python(str(error), inspect.signature(function).parameters),)
+        raise
+
+
+def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
+    def value(word: str) -> str:
+        return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
+
+    def argument(option: re.Match[str]) -> str:
+        name = _ARGUMENTS.get(option[1], option[1].replace("-", "_"))
+        if name not in arguments:  # an option of another program, as in `pip install --no-deps`
+            return option[0]
+        return f"{name}=True" if isinstance(arguments[name].default, bool) else f"{name}="
+
+    text = re.sub(r"(--set \w+=[\w.]+) (?=--set)", r"\1, ", text)
+    text = re.sub(r"--set (\w+)=([\w.]+)", lambda pair: f"{pair[1]}={value(pair[2])}", text)
+    text = re.sub(r"(--\w+-option) (\w+)=([\w.]+)", lambda pair: f"{pair[1]}{{{pair[2]!r}: {value(pair[3])}}}", text)
+    text = re.sub(r"(--device) (\w+)", lambda pair: f"{pair[1]}{value(pair[2])}", text)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", argument, text)
+
+
+_ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "data_options"}
 
 
 def given_fields(function: str, chosen: Fields, fields: Fields, own: Mapping[str, str]) -> dict[str, Any]:

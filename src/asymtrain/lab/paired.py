@@ -123,8 +123,8 @@ def compare(
     own = calls.OWN | {"seed": "seeds", "branch_bias": "bias"}
     given = calls.given_fields("compare", chosen, fields, own)
     numbers = _seeds(seeds)
-    folder, record, root = calls.checked_paths(out, store, data_root, device)
-    with ExitStack() as held:
+    with calls.naming_arguments(compare), ExitStack() as held:
+        folder, record, root = calls.checked_paths(out, store, data_root, device)
         base, opening = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
         specs = pairs(base, numbers)
         runs, note = _train(specs, record, progress, opening, device=device, data_root=root, fresh=fresh)

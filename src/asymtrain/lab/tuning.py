@@ -152,8 +152,8 @@ def tune(
         raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
     given = calls.given_fields("tune", chosen, fields, own)
     tried = as_candidates(candidates)
-    folder, record, root = calls.checked_paths(out, store, data_root, device)
-    with ExitStack() as held:
+    with calls.naming_arguments(tune), ExitStack() as held:
+        folder, record, root = calls.checked_paths(out, store, data_root, device)
         missing = {"epochs": EPOCHS} if epochs is None else {}
         base, opening = calls.base_spec(
             build, data, recipe, given, build_options, data_options, root, held, tuned=True, **missing

@@ -139,7 +139,7 @@ WRONG = {
     "missing values": ({"x": np.where(VECTORS < -1.5, np.nan, VECTORS), "y": LABELS}, "not a finite float32"),
     "too large": ({"x": VECTORS.astype(np.float64) * 1e300, "y": LABELS}, "not a finite float32"),
     "either axis": ({"x": BYTES[..., :3], "y": LABELS}, r"\(20, 3, 8, 3\) the second or the last axis may be the"),
-    "neither axis": ({"x": np.zeros((COUNT, 9, 8, 6), np.uint8), "y": LABELS}, "layout=nchw or layout=nhwc"),
+    "neither axis": ({"x": np.zeros((COUNT, 9, 8, 6), np.uint8), "y": LABELS}, "layout=nchw or --data-option layout="),
 }  # fmt: skip
 
 

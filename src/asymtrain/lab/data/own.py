@@ -303,7 +303,7 @@ def _read_images(source: str, arrays: list[Array], layout: str | None) -> list[I
         if second == last:
             raise UsageError(
                 f"{source}: of x {arrays[0].shape} the second or the last axis may be the channels: give "
-                "--data-option layout=nchw or layout=nhwc"
+                "--data-option layout=nchw or --data-option layout=nhwc"
             )
         layout = "nchw" if second else "nhwc"
     if layout not in _LAYOUTS:
