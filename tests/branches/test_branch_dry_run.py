@@ -8,25 +8,28 @@ import pytest
 import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, rows
 from torch import Tensor, nn
+from torch.ao import quantization
 
 from asymtrain.branches import attach
 from asymtrain.errors import UsageError
 
 
 class Restless(nn.Module):
-    """Draws in eval mode, changes one buffer in place and puts another object in the place of a second."""
+    """Draws in eval mode, changes one buffer in place, resizes one and puts another object in the place of a third."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(7, CLASSES)
         self.register_buffer("count", torch.zeros(1))
         self.register_buffer("last", torch.zeros(3, CLASSES))
+        self.register_buffer("grown", torch.zeros(0))
         self.modes: list[tuple[bool, bool]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self.modes.append((self.training, torch.is_grad_enabled()))
         x = self.layer(x) + torch.rand(1) + random.random() + np.random.rand()
         self.count += 1
+        self.grown.resize_(len(x)).fill_(1)
         self.last = x.detach()
         return x
 
@@ -156,7 +159,7 @@ def test_an_output_that_no_sample_changes_is_refused() -> None:
 
     # Three positions for a batch of three: the shape alone looks like rows.
     with pytest.raises(
-        UsageError, match="gives 3 rows for a batch of 3: pass layout='BD' if there is one target a row"
+        UsageError, match="gives 3 rows that are not those of the batch: pass layout='BD' if there is one target a row"
     ):
         attach(Positions(), "positions", torch.randn(3, 3, 4), CLASSES)
 
@@ -231,3 +234,26 @@ def test_the_look_for_gradients_is_no_forward_of_other_branches() -> None:
         attach(model, "b.*", x, CLASSES, name="second", layout="BD")
     with pytest.raises(UsageError, match="no forward has reached the branches"):
         first.loss(torch.tensor([0, 1, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Please use quant_min:UserWarning")
+@pytest.mark.parametrize("version", [0, 1], ids=["observer", "fused observer"])
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_models_that_are_prepared_for_quantisation(seed: int, backend: str, version: int) -> None:
+    """Their ranges follow every batch, in eval mode too, by which rows are rounded; some have no size before it."""
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    rest = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)]
+    model = nn.Sequential(quantization.QuantStub(), first, nn.BatchNorm2d(8), nn.ReLU(), second, *rest).train()
+    model.qconfig = quantization.get_default_qat_qconfig(backend, version)
+    quantization.prepare_qat(model, inplace=True)
+    x, before = torch.randn(4, 3, 8, 8), bits_of(model)
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    assert {reader.layout for reader in branches.readers.values()} == {"BCHW"}
+    assert_same_bits(bits_of(model), before)
+    model(x)
+    branches.loss(torch.arange(4) % CLASSES).backward()
+    after = bits_of(model)
+    assert any(not torch.equal(after[name], before[name]) for name in before if "min_val" in name)  # measured again

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from branch_zoo import CASES, CLASSES, Case, build, hooks_in, mlp, rows, targets
 from torch import Tensor, nn
+from torch.ao import quantization
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
 from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches._capture import PlaceHook
 from asymtrain.errors import UsageError, UsageWarning
 
 AT = ["1", "3"]
@@ -200,6 +202,7 @@ def test_branches_that_are_used_or_not_trained_are_not_noticed(use: str) -> None
 
 
 def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
+    gc.collect()
     before, model, x = len(hooks), mlp(), rows()
     branches = attach(model, AT, x, CLASSES)
     optimizer = both(model, branches)
@@ -312,6 +315,27 @@ def test_others_hooks_stay() -> None:
     calls.clear()
     model(x)
     assert calls == ["place", "root"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Please use quant_min:UserWarning")
+def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
+    """prepare_qat replaces layers, and registers the hooks of each on the layer in its place."""
+    model, x = mlp().train(), rows()
+    branches = attach(model, ["0", "1"], x, CLASSES)
+    layer = model[0]
+    model.qconfig = quantization.get_default_qat_qconfig("qnnpack")
+    quantization.prepare_qat(model, inplace=True)
+    assert model[0] is not layer
+    optimizer = both(model, branches)
+    before = branches.head("0").live.clone()
+    step(model, branches, optimizer)
+    assert not torch.equal(branches.head("0").live, before)
+    other = attach(model, "1", x, CLASSES, name="other")
+    branches.strip(optimizer)
+    assert [hook.name for hook in hooks_in(model) if isinstance(hook, PlaceHook)] == ["other"]
+    other.strip()
+    assert not [hook for hook in hooks_in(model) if type(hook).__module__.startswith("asymtrain")]
 
 
 def test_branches_out_of_reach_take_their_hooks_along() -> None:

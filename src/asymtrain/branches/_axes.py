@@ -173,9 +173,10 @@ def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -
     axes = len(shape)
     if sight.rows is False or (axes == 2 and sight.batch_axis is None and batch.size not in (None, shape[0])):
         example = {3: "BTD", 4: "BCHW"}.get(axes, "BD")
+        fault = f"for a batch of {batch.size}" if shape[0] != batch.size else "that are not those of the batch"
         raise UsageError(
-            f"place {place!r} gives {shape[0]} rows for a batch of {batch.size}: pass layout={example!r} if there is "
-            "one target a row, or a `pool` function that returns one row a sample"
+            f"place {place!r} gives {shape[0]} rows {fault}: pass layout={example!r} if there is one target a row, or "
+            "a `pool` function that returns one row a sample"
         )
     first = sight.batch_axis
     if axes == 2:

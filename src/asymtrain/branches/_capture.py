@@ -486,6 +486,12 @@ class Capture:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        model = self.model()
+        for module in () if model is None else model.modules():
+            # Tools that replace modules (prepare_qat) register their hooks again, of which the handles do not know.
+            for hooks, key in _own_hooks(module):
+                if getattr(hooks[key], "forward", None) is self.forward:
+                    _pop_hook(module, hooks, key)
         for module in (watch() for watch in self.hooked):
             if module is not None and not _own_hooks(module):
                 _unmark(module)
@@ -517,11 +523,10 @@ def clean(model: Model) -> Model:
     for module in model.modules():
         own = _own_hooks(module)
         for hooks, key in own:
-            hook = hooks.pop(key)
+            hook = _pop_hook(module, hooks, key)
             if isinstance(hook, PlaceHook):
                 hook.forward.forget()  # what was caught must not pass for a later forward's
                 hook.forward.cleaned = True
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
         if own:
             _unmark(module)
     return model
@@ -539,6 +544,11 @@ def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]]
     """The hooks of asymtrain on this module, live and dead: where each is kept, and its key there."""
     kinds: list[dict[int, Callable[..., object]]] = [module._forward_pre_hooks, module._forward_hooks]
     return [(hooks, key) for hooks in kinds for key, hook in hooks.items() if isinstance(hook, _Hook) or _dead(hook)]
+
+
+def _pop_hook(module: nn.Module, hooks: dict[int, Callable[..., object]], key: int) -> object:
+    module._forward_pre_hooks_with_kwargs.pop(key, None)
+    return hooks.pop(key)
 
 
 def _dead(hook: object) -> bool:

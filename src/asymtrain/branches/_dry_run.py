@@ -558,6 +558,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.eval()
+        for _, name, buffer, _ in buffers:
+            # Quantisation-aware modules measure their ranges in eval mode too, and round by them: two calls differ.
+            if name in ("observer_enabled", "fake_quant_enabled"):
+                buffer.zero_()
         try:
             yield
         finally:
@@ -567,7 +571,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if buffer.requires_grad and not content.requires_grad:
                     buffer.detach_()  # a forward with gradients wrote into it
-                if not _equal(buffer, content):
+                if buffer.shape != content.shape:
+                    buffer.data = content  # observers resize theirs
+                elif not _equal(buffer, content):
                     buffer.copy_(content)
 
 
