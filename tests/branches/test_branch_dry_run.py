@@ -1,6 +1,8 @@
 """The dry run on a model that leaves traces wherever it can."""
 
 import random
+from collections import UserDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -257,3 +259,77 @@ def test_models_that_are_prepared_for_quantisation(seed: int, backend: str, vers
     branches.loss(torch.arange(4) % CLASSES).backward()
     after = bits_of(model)
     assert any(not torch.equal(after[name], before[name]) for name in before if "min_val" in name)  # measured again
+
+
+class Ragged(nn.Module):
+    """Pools rows of different lengths, one by one, and gives the layer before it as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(7, 6), Norm(6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.norm(self.layer(x))
+        return x, self.head(torch.stack([row.mean(0) for row in x.unbind()]))
+
+
+class Norm(nn.LayerNorm):
+    """A derived norm, which tells its axis by sizes."""
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_before_a_pooling_layer(layout: torch.layout) -> None:
+    model = Ragged()
+    x = torch.nested.nested_tensor([torch.randn(2, 7), torch.randn(5, 7)], layout=layout)
+    branches = attach(model, "head", x, CLASSES)
+    model(x)
+    branches.loss(torch.tensor([0, 1])).backward()
+    assert branches.head("head").live.grad.any()
+    for place in ("layer", "norm"):
+        with pytest.raises(UsageError, match="gives a nested tensor"):
+            attach(model, place, x, CLASSES)
+
+
+class Odd(nn.Module):
+    """Has a place whose output is no feature, beside the model's way."""
+
+    def __init__(self, make: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.odd, self.head = nn.Linear(7, 6), Made(make), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        self.odd(x)
+        return self.head(x)
+
+
+class Made(nn.Module):
+    def __init__(self, make: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> object:
+        return self.make(x * 1)
+
+
+class Lenient(dict[str, Tensor]):
+    """Has every attribute."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize("pool", ["mean", "class_token", "none"])
+def test_a_place_that_gives_a_scalar(pool: str) -> None:
+    with pytest.raises(UsageError, match="a single number"):
+        attach(Odd(torch.mean), "odd", rows(), CLASSES, pool=pool)
+
+
+@pytest.mark.parametrize("kind", [dict, Lenient, UserDict])
+def test_mappings_of_any_class(kind: Callable[..., object]) -> None:
+    model, x = Odd(lambda value: kind(feature=value, count=value.long())), rows()
+    attach(model, "odd", x, CLASSES, output="feature").strip()
+    for output, fault in (("features", "has no key 'features'"), ("count", "no floating-point tensor")):
+        with pytest.raises(UsageError, match=fault):
+            attach(model, "odd", x, CLASSES, output=output)
