@@ -572,9 +572,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if buffer.requires_grad and not content.requires_grad:
                     buffer.detach_()  # a forward with gradients wrote into it
-                if buffer.shape != content.shape:
+                if _equal(buffer, content):
+                    continue
+                if not buffer.is_nested and buffer.shape != content.shape:
                     buffer.data = content  # observers resize theirs
-                elif not _equal(buffer, content):
+                else:
                     buffer.copy_(content)
 
 
