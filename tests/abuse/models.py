@@ -404,8 +404,15 @@ def draw_layer(draw: random.Random, kind: str, depth: int) -> nn.Module:
         convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1]
         norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dimensions - 1]
         choices += 3 * [lambda: convolution(WIDTH, WIDTH, 3, padding=1, groups=draw.choice([1, 2]))]
-        choices += [lambda: norm(WIDTH), lambda: nn.GroupNorm(2, WIDTH), lambda: Swapped(nn.Linear(WIDTH, WIDTH))]
+        choices += [lambda: norm(WIDTH), lambda: Groups(2, WIDTH), lambda: Swapped(nn.Linear(WIDTH, WIDTH))]
     return draw.choice(choices)()
+
+
+class Groups(nn.GroupNorm):
+    """On contiguous inputs: torch 2.13 crashes in the backward of others in channels-last order without a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
 
 
 class Norm(nn.LayerNorm):
