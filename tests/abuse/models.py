@@ -2,7 +2,8 @@
 
 A case is drawn from (seed, number) alone: `attach_one(seed, number)` repeats it, `describe(seed, number)` prints it.
 Models are chains of small layers with residual, shared, nested and recurrent parts, under names that nobody would
-choose; about a third of the cases have something wrong in them.
+choose. Some places give scalars, nested tensors and odd mappings; about a third of the cases have something wrong in
+them.
 """
 
 import copy
@@ -10,9 +11,11 @@ import io
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections import UserDict, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -157,9 +160,109 @@ class Nest(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         y = self.layer(x) * 1
-        return [(y, {"more": y}), {"ids": torch.zeros(2, dtype=torch.int64), "y": y}, [[], (None, y)], (y,), y][
-            self.kind
-        ]
+        return NESTS[self.kind](y)
+
+
+class Lenient(dict[str, Any]):
+    """A mapping that has every attribute, as configuration libraries make them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None if not name.startswith("__") else super().__getattribute__(name)
+
+
+class Strict(dict[str, Any]):
+    """A mapping that fails where another says that it has no such attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name) if not name.startswith("__") else AttributeError(name)
+
+
+NESTS: list[Callable[[Tensor], Any]] = [
+    lambda y: (y, {"more": y}),
+    lambda y: {"ids": torch.zeros(2, dtype=torch.int64), "y": y},
+    lambda y: [[], (None, y)],
+    lambda y: (y,),
+    lambda y: y,
+    lambda y: {3: y, (1, 2): None, None: [y]},
+    lambda y: Lenient(y=y, logits=torch.zeros(2, dtype=torch.int64)),
+    lambda y: Strict(y=y, logits=None),
+    lambda y: UserDict(y=y),
+    lambda y: MappingProxyType({"y": y}),
+    lambda y: defaultdict(list, y=y),
+]
+
+
+class Aside(nn.Module):
+    """Gives on what it takes, and calls a place beside the way that makes something odd of it."""
+
+    def __init__(self, make: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.odd = Making(make)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.odd(x)
+        return x * 1
+
+
+class Making(nn.Module):
+    def __init__(self, make: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(x)
+
+
+def ragged(x: Tensor, layout: torch.layout) -> Tensor:
+    """The rows of a batch with lengths of their own."""
+    rows = [row.reshape(-1, row.shape[-1]) for row in x.unbind()]
+    return torch.nested.as_nested_tensor([torch.cat([row] * (1 + i % 2)) for i, row in enumerate(rows)], layout=layout)
+
+
+ODD: list[Callable[[Tensor], Any]] = [
+    lambda x: x.mean(),  # scalars
+    lambda x: {"loss": x.square().mean(), "x": x},
+    lambda x: (x.sum().long(), x.amax()),
+    lambda x: x.mean().item(),
+    lambda x: torch.stack([x.mean(), x.amax()]),
+    lambda x: ragged(x, torch.strided),
+    lambda x: (ragged(x, torch.jagged), x),
+    lambda x: Lenient(x=ragged(x, torch.jagged)),
+    lambda x: Strict(y=x.mean()),
+]
+
+
+class Gathered(nn.Module):
+    """Runs a layer on nested tensors, and pools what that gives to (B, D)."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([row.mean(0) for row in self.inner(x).unbind()])
+
+
+class Pooled(nn.Module):
+    """Makes nested tensors of a batch, and adds what a layer on them and a pooling give."""
+
+    def __init__(self, inner: nn.Module, layout: torch.layout) -> None:
+        super().__init__()
+        self.gathered, self.layout = Gathered(inner), layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gathered(ragged(x, self.layout)).reshape(len(x), *[1] * (x.ndim - 2), -1)
+
+
+class Reduced(nn.Module):
+    """A model whose output is a scalar, as one that returns its own loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return first_tensor(self.model(*args, **kwargs)).float().square().mean()
 
 
 class Stateful(nn.Module):
@@ -195,7 +298,7 @@ def first_tensor(value: Any) -> Any:
     """The first floating-point tensor in nested containers."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else None
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
     return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)
 
 
@@ -207,12 +310,15 @@ def draw_case(seed: int, number: int) -> Case:
     model = draw_model(draw, kind)
     sample = SAMPLES[kind](draw.choice([1, 2, 2, 3, 4, 5]))
     case = Case(model, draw_places(draw, model), sample, kind, draw_options(draw, kind))
+    odd = [name for name, part in model.named_modules() if isinstance(part, Nest | Making)]
+    if odd and draw.random() < 0.3:
+        case.at, case.options["output"] = draw.choice(odd), draw.choice(["y", "x", "loss", "logits", "nowhere", 0, -1])
     precision = draw.choice([None] * 8 + [torch.float64, torch.float16])
     if precision is not None:
         model.to(precision)
         case.sample = as_precision(sample, precision)
         case.what = str(precision)
-    if draw.random() < 0.25:
+    if kind != "ragged" and draw.random() < 0.25:
         name = draw.choice(list(WRONG))
         case.what += f" {name}"
         WRONG[name](draw, case)
@@ -230,11 +336,13 @@ def draw_model(draw: random.Random, kind: str) -> nn.Module:
     order = [draw_layer(draw, kind, 2) for _ in range(draw.randint(1, 5))]
     if kind == "tokens":
         order.insert(0, nn.Embedding(9, WIDTH))
+    if kind == "ragged":
+        order.insert(0, Gathered(draw.choice([nn.Linear(WIDTH, WIDTH), Norm(WIDTH), nn.Identity()])))
     model = Chain(order, draw.choice(["tensor"] * 5 + ["tuple", "dict", "list"]))
     give_names(draw, model, order)
     if draw.random() < 0.2:
         model = nn.Sequential(model)
-    return model
+    return Reduced(model) if draw.random() < 0.05 else model
 
 
 def give_names(draw: random.Random, model: nn.Module, parts: list[nn.Module]) -> None:
@@ -256,14 +364,15 @@ def give_names(draw: random.Random, model: nn.Module, parts: list[nn.Module]) ->
 
 def draw_layer(draw: random.Random, kind: str, depth: int) -> nn.Module:
     axis_first = kind in ("images", "waves", "volumes")
-    rows, sequences = kind == "rows", kind in ("sequences", "tokens", "transposed")
+    rows, sequences = kind in ("rows", "ragged"), kind in ("sequences", "tokens", "transposed")
     choices: list[Callable[[], nn.Module]] = [
         lambda: nn.ReLU(inplace=draw.random() < 0.3),
         nn.Tanh,
         nn.GELU,
         nn.Identity,
         lambda: nn.Dropout(0.3),
-        lambda: Nest(draw.randrange(5)),
+        lambda: Nest(draw.randrange(len(NESTS))),
+        lambda: Aside(draw.choice(ODD)),
         InPlace,
         lambda: Stateful(draw.choice(BUFFERS)(), draw.random() < 0.7),
         lambda: Idle(draw.random() < 0.5),
@@ -278,6 +387,8 @@ def draw_layer(draw: random.Random, kind: str, depth: int) -> nn.Module:
     if not axis_first:
         choices += 3 * [lambda: nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.5)]
         choices += [lambda: nn.LayerNorm(WIDTH), lambda: nn.RMSNorm(WIDTH)]
+        layouts = [torch.strided, torch.jagged]
+        choices += [lambda: Pooled(draw.choice([nn.Linear(WIDTH, WIDTH), Norm(WIDTH)]), draw.choice(layouts))]
     if rows:
         choices += [lambda: nn.BatchNorm1d(WIDTH)]
     if sequences:
@@ -293,8 +404,19 @@ def draw_layer(draw: random.Random, kind: str, depth: int) -> nn.Module:
         convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1]
         norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dimensions - 1]
         choices += 3 * [lambda: convolution(WIDTH, WIDTH, 3, padding=1, groups=draw.choice([1, 2]))]
-        choices += [lambda: norm(WIDTH), lambda: nn.GroupNorm(2, WIDTH), lambda: Swapped(nn.Linear(WIDTH, WIDTH))]
+        choices += [lambda: norm(WIDTH), lambda: Groups(2, WIDTH), lambda: Swapped(nn.Linear(WIDTH, WIDTH))]
     return draw.choice(choices)()
+
+
+class Groups(nn.GroupNorm):
+    """On contiguous inputs: torch 2.13 crashes in the backward of others in channels-last order without a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
+
+
+class Norm(nn.LayerNorm):
+    """A derived norm, which may have its features on another axis."""
 
 
 class Nested(nn.Module):
@@ -327,6 +449,7 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
     "sequences": lambda batch: torch.randn(batch, 3, WIDTH),
     "transposed": lambda batch: torch.randn(3, batch, WIDTH),
     "tokens": lambda batch: torch.randint(0, 9, (batch, 3)),
+    "ragged": lambda batch: ragged(torch.randn(batch, 2, WIDTH), (torch.strided, torch.jagged)[batch % 2]),
 }
 LAYOUTS = {
     "rows": "BD",
@@ -336,6 +459,7 @@ LAYOUTS = {
     "sequences": "BTD",
     "transposed": "TBD",
     "tokens": "BTD",
+    "ragged": "BD",
 }
 
 
@@ -393,7 +517,7 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
     if draw.random() < 0.1:
         options["objective"] = lambda logits, targets: logits.square().mean()
     if draw.random() < 0.05:
-        options["output"] = draw.choice([0, -1, "logits", "y", first_tensor, lambda output: output])
+        options["output"] = draw.choice([0, -1, "logits", "y", "x", first_tensor, lambda output: output])
     return options
 
 

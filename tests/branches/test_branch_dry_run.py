@@ -1,6 +1,8 @@
 """The dry run on a model that leaves traces wherever it can."""
 
 import random
+from collections import UserDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,25 +10,28 @@ import pytest
 import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, rows
 from torch import Tensor, nn
+from torch.ao import quantization
 
 from asymtrain.branches import attach
 from asymtrain.errors import UsageError
 
 
 class Restless(nn.Module):
-    """Draws in eval mode, changes one buffer in place and puts another object in the place of a second."""
+    """Draws in eval mode, changes one buffer in place, resizes one and puts another object in the place of a third."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(7, CLASSES)
         self.register_buffer("count", torch.zeros(1))
         self.register_buffer("last", torch.zeros(3, CLASSES))
+        self.register_buffer("grown", torch.zeros(0))
         self.modes: list[tuple[bool, bool]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self.modes.append((self.training, torch.is_grad_enabled()))
         x = self.layer(x) + torch.rand(1) + random.random() + np.random.rand()
         self.count += 1
+        self.grown.resize_(len(x)).fill_(1)
         self.last = x.detach()
         return x
 
@@ -156,7 +161,7 @@ def test_an_output_that_no_sample_changes_is_refused() -> None:
 
     # Three positions for a batch of three: the shape alone looks like rows.
     with pytest.raises(
-        UsageError, match="gives 3 rows for a batch of 3: pass layout='BD' if there is one target a row"
+        UsageError, match="gives 3 rows that are not those of the batch: pass layout='BD' if there is one target a row"
     ):
         attach(Positions(), "positions", torch.randn(3, 3, 4), CLASSES)
 
@@ -231,3 +236,100 @@ def test_the_look_for_gradients_is_no_forward_of_other_branches() -> None:
         attach(model, "b.*", x, CLASSES, name="second", layout="BD")
     with pytest.raises(UsageError, match="no forward has reached the branches"):
         first.loss(torch.tensor([0, 1, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Please use quant_min:UserWarning")
+@pytest.mark.parametrize("version", [0, 1], ids=["observer", "fused observer"])
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_models_that_are_prepared_for_quantisation(seed: int, backend: str, version: int) -> None:
+    """Their ranges follow every batch, in eval mode too, by which rows are rounded; some have no size before it."""
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    rest = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)]
+    model = nn.Sequential(quantization.QuantStub(), first, nn.BatchNorm2d(8), nn.ReLU(), second, *rest).train()
+    model.qconfig = quantization.get_default_qat_qconfig(backend, version)
+    quantization.prepare_qat(model, inplace=True)
+    x, before = torch.randn(4, 3, 8, 8), bits_of(model)
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    assert {reader.layout for reader in branches.readers.values()} == {"BCHW"}
+    assert_same_bits(bits_of(model), before)
+    model(x)
+    branches.loss(torch.arange(4) % CLASSES).backward()
+    after = bits_of(model)
+    assert any(not torch.equal(after[name], before[name]) for name in before if "min_val" in name)  # measured again
+
+
+class Ragged(nn.Module):
+    """Pools rows of different lengths, one by one, and gives the layer before it as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(7, 6), Norm(6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.norm(self.layer(x))
+        return x, self.head(torch.stack([row.mean(0) for row in x.unbind()]))
+
+
+class Norm(nn.LayerNorm):
+    """A derived norm, which tells its axis by sizes."""
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_before_a_pooling_layer(layout: torch.layout) -> None:
+    model = Ragged()
+    x = torch.nested.nested_tensor([torch.randn(2, 7), torch.randn(5, 7)], layout=layout)
+    branches = attach(model, "head", x, CLASSES)
+    model(x)
+    branches.loss(torch.tensor([0, 1])).backward()
+    assert branches.head("head").live.grad.any()
+    for place in ("layer", "norm"):
+        with pytest.raises(UsageError, match="gives a nested tensor"):
+            attach(model, place, x, CLASSES)
+
+
+class Odd(nn.Module):
+    """Has a place whose output is no feature, beside the model's way."""
+
+    def __init__(self, make: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.odd, self.head = nn.Linear(7, 6), Made(make), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        self.odd(x)
+        return self.head(x)
+
+
+class Made(nn.Module):
+    def __init__(self, make: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> object:
+        return self.make(x * 1)
+
+
+class Lenient(dict[str, Tensor]):
+    """Has every attribute."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize("pool", ["mean", "class_token", "none"])
+def test_a_place_that_gives_a_scalar(pool: str) -> None:
+    with pytest.raises(UsageError, match="a single number"):
+        attach(Odd(torch.mean), "odd", rows(), CLASSES, pool=pool)
+
+
+@pytest.mark.parametrize("kind", [dict, Lenient, UserDict])
+def test_mappings_of_any_class(kind: Callable[..., object]) -> None:
+    model, x = Odd(lambda value: kind(feature=value, count=value.long())), rows()
+    attach(model, "odd", x, CLASSES, output="feature").strip()
+    for output, fault in (("features", "has no key 'features'"), ("count", "no floating-point tensor")):
+        with pytest.raises(UsageError, match=fault):
+            attach(model, "odd", x, CLASSES, output=output)

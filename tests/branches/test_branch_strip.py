@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from branch_zoo import CASES, CLASSES, Case, build, hooks_in, mlp, rows, targets
 from torch import Tensor, nn
+from torch.ao import quantization
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
-from asymtrain.branches import Branches, attach
-from asymtrain.errors import UsageError
+from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches._capture import PlaceHook
+from asymtrain.errors import UsageError, UsageWarning
 
 AT = ["1", "3"]
 
@@ -130,6 +133,102 @@ def test_weights_that_are_trained_or_meant_to_rest_are_not_noticed() -> None:
     branches.strip()
 
 
+def both(model: nn.Module, branches: Branches) -> torch.optim.Optimizer:
+    return torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
+
+
+@pytest.mark.parametrize("end", [Branches.strip, lambda branches: branches.__exit__(None)], ids=["strip", "block"])
+def test_weights_that_stay_in_an_optimizer_are_noticed(end: Callable[[Branches], None]) -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = both(model, branches)
+    step(model, branches, optimizer)
+    with pytest.warns(UsageWarning, match=r"an optimizer has the weights .*strip\(optimizer\)") as seen:
+        end(branches)
+    assert len(seen) == 1
+    assert not hooks_in(model)
+    branches = attach(model, AT, x, CLASSES)
+    given, other = torch.optim.SGD(branches.parameters(), lr=0.1), both(model, branches)
+    step(model, branches, other)
+    given.step()
+    with pytest.warns(UsageWarning, match="an optimizer has the weights"):
+        branches.strip(given)
+
+
+def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = both(model, branches)
+    step(model, None, optimizer)
+    branches.accuracies(targets())
+    with pytest.warns(UsageWarning, match=r"branches\.loss never called.* add alpha") as seen:
+        branches.strip(optimizer)
+    assert len(seen) == 1
+    branches = attach(model, AT, x, CLASSES)
+    wrapped = WithBranches(model, branches)
+    optimizer = both(model, branches)
+    F.cross_entropy(wrapped(x)[0], targets()).backward()
+    optimizer.step()
+    with pytest.warns(UsageWarning, match=r"branches\.loss never called"):
+        branches.strip(optimizer)
+
+
+@pytest.mark.parametrize(
+    "use", ["loss", "losses", "logits", "returned", "own loss", "weight 0", "no step", "no weights"]
+)
+def test_branches_that_are_used_or_not_trained_are_not_noticed(use: str) -> None:
+    """A loss of one's own, a weight of 0, a model that is only looked at or whose weights are loaded."""
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = both(model, branches)
+    output, logits = WithBranches(model, branches)(x) if use in ("returned", "own loss") else (model(x), {})
+    main = F.cross_entropy(output, targets())
+    auxiliary = {
+        "loss": lambda: branches.loss(targets()),
+        "losses": lambda: sum(branches.losses(targets()).values()),
+        "logits": lambda: sum(each.square().mean() for each in branches.logits().values()),
+        "returned": lambda: branches.loss(targets(), logits=logits),
+        "own loss": lambda: sum(each.square().mean() for each in logits.values()),
+        "weight 0": lambda: 0 * branches.loss(targets()).detach(),
+    }.get(use, lambda: 0.0)()
+    (main + auxiliary).backward()
+    if use == "no step":
+        model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+    elif use == "no weights":
+        torch.optim.SGD(mlp().parameters(), lr=0.1).step()
+    else:
+        optimizer.step()
+    branches.strip(optimizer)
+
+
+def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
+    gc.collect()
+    before, model, x = len(hooks), mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = both(model, branches)
+    step(model, branches, optimizer)
+    assert len(hooks) == before + 1
+    watch = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert watch() is None
+    branches.strip()
+    assert len(hooks) == before
+    attach(model, AT, x, CLASSES)  # not kept
+    gc.collect()
+    assert len(hooks) == before
+
+
+@pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask", "name"])
+def test_attributes_that_would_be_ignored_are_refused(name: str) -> None:
+    branches = attach(mlp(), AT, rows(), CLASSES)
+    with pytest.raises(UsageError, match=rf"'{name}' cannot be set .*attach\(\.\.\., {name}="):
+        setattr(branches, name, {"1": 0.0})
+    branches.train().eval().requires_grad_(False).to(torch.float64)
+    branches._mark_of_a_tool = 1
+    copy.deepcopy(branches)._mark_of_a_tool = 2
+
+
 def test_several_optimizers_at_once() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)
@@ -183,7 +282,10 @@ def test_a_second_strip_is_refused_and_leaving_the_block_is_not() -> None:
 
 def test_the_block_strips_also_after_an_error() -> None:
     model, x = mlp(), rows()
-    with pytest.raises(KeyError), attach(model, AT, x, CLASSES):
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = both(model, branches)
+    step(model, branches, optimizer)
+    with pytest.raises(KeyError), branches:
         raise KeyError
     assert not hooks_in(model)
 
@@ -213,6 +315,27 @@ def test_others_hooks_stay() -> None:
     calls.clear()
     model(x)
     assert calls == ["place", "root"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Please use quant_min:UserWarning")
+def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
+    """prepare_qat replaces layers, and registers the hooks of each on the layer in its place."""
+    model, x = mlp().train(), rows()
+    branches = attach(model, ["0", "1"], x, CLASSES)
+    layer = model[0]
+    model.qconfig = quantization.get_default_qat_qconfig("qnnpack")
+    quantization.prepare_qat(model, inplace=True)
+    assert model[0] is not layer
+    optimizer = both(model, branches)
+    before = branches.head("0").live.clone()
+    step(model, branches, optimizer)
+    assert not torch.equal(branches.head("0").live, before)
+    other = attach(model, "1", x, CLASSES, name="other")
+    branches.strip(optimizer)
+    assert [hook.name for hook in hooks_in(model) if isinstance(hook, PlaceHook)] == ["other"]
+    other.strip()
+    assert not [hook for hook in hooks_in(model) if type(hook).__module__.startswith("asymtrain")]
 
 
 def test_branches_out_of_reach_take_their_hooks_along() -> None:

@@ -15,6 +15,7 @@ from adapters import BATCH, CLASSES, Net, assert_bare, assert_no_hooks, assert_s
 from torch.utils.data import IterableDataset
 
 from asymtrain import UsageError, attach
+from asymtrain.errors import UsageWarning
 
 pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -411,6 +412,43 @@ def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     assert moved > 0.1
     assert apart < 1e-5
     assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
+class Ignoring(Averaged):
+    """Accepts the trainer's count and ignores it, as BERT for sequences does: the trainer adds up means."""
+
+    def forward(self, x, labels=None, **kwargs):
+        return super().forward(x, labels)
+
+
+@pytest.mark.parametrize("kind", ["bert", Labelled, Averaged, Ignoring])
+def test_the_gradients_keep_their_ratio_at_any_accumulation(kind, tmp_path):
+    """The same 16 rows in 1, 2 and 4 batches: the auxiliary gradient is always the same share of the main one."""
+    ratios = []
+    for accumulate in (1, 2, 4):
+        moved = []
+        for alpha in (0.0, 1.0):
+            model = without_dropout(seeded(classifier if kind == "bert" else kind))
+            start = {name: value.detach().clone() for name, value in model.named_parameters()}
+            args = arguments(tmp_path, max_steps=1, gradient_accumulation_steps=accumulate,
+                             per_device_train_batch_size=BATCH // accumulate)  # fmt: skip
+            put, rows = (on_sentences, sentences(BATCH, "row")) if kind == "bert" else (branches_on, InOrder())
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            BranchesTrainer(model, args, train_dataset=rows, branches=put(model), alpha=alpha, cosine=False,
+                            optimizers=(optimizer, None)).train()  # fmt: skip
+            moved.append(
+                torch.cat([(value.detach() - start[name]).flatten() for name, value in model.named_parameters()])
+            )
+        ratios.append(float((moved[1] - moved[0]).norm() / moved[0].norm()))
+    assert ratios == pytest.approx(3 * ratios[:1], rel=1e-3)
+
+
+def test_a_second_training_says_that_it_has_no_branches(tmp_path):
+    model = seeded(Labelled)
+    trainer = trainer_of(model, branches_on(model), tmp_path, options={"max_steps": 1})
+    trainer.train()
+    with pytest.warns(UsageWarning, match="without them: .* attach anew"):
+        trainer.train()
 
 
 RANKS = """

@@ -394,7 +394,7 @@ def _refuse_blind(places: Sequence[str]) -> None:
 def _no_feature(name: str, output: object, selector: Selector | None) -> str:
     """What to do where there is no feature in a place's output."""
     kind, parts = type(output).__name__, named_parts(output)
-    if isinstance(selector, str) and hasattr(output, "_fields"):  # parts of named tuples have names too
+    if isinstance(selector, str) and isinstance(output, tuple) and hasattr(output, "_fields"):  # parts have names too
         parts = dict(zip(output._fields, parts.values(), strict=True))
     counted = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
     if selector is None or callable(selector) or selector in parts or counted:

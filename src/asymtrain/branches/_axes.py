@@ -55,6 +55,8 @@ def feature_axis_of(layer: nn.Module) -> Axis | None:
 def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
     """The axis on which a tensor that a layer takes or gives has its features; None where the layer does not tell."""
     name, axes = type(layer).__name__, tensor.ndim
+    if tensor.is_nested:  # some of its axes have no size
+        return None
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and feature_axis_of(layer) is None:
         # A derived norm may be channels-first: told where its width occurs on one axis only.
         widths = tuple(layer.normalized_shape)
@@ -171,11 +173,16 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
 def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -> str:
     """The layout of a place's output, or a `UsageError` that asks for it."""
     axes = len(shape)
+    if axes == 0:
+        raise UsageError(
+            f"place {place!r} gives a single number, which has no row for each sample: choose another module"
+        )
     if sight.rows is False or (axes == 2 and sight.batch_axis is None and batch.size not in (None, shape[0])):
         example = {3: "BTD", 4: "BCHW"}.get(axes, "BD")
+        fault = f"for a batch of {batch.size}" if shape[0] != batch.size else "that are not those of the batch"
         raise UsageError(
-            f"place {place!r} gives {shape[0]} rows for a batch of {batch.size}: pass layout={example!r} if there is "
-            "one target a row, or a `pool` function that returns one row a sample"
+            f"place {place!r} gives {shape[0]} rows {fault}: pass layout={example!r} if there is one target a row, or "
+            "a `pool` function that returns one row a sample"
         )
     first = sight.batch_axis
     if axes == 2:

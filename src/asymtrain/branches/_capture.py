@@ -23,12 +23,14 @@ import inspect
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
@@ -56,6 +58,7 @@ class Forward:
         self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave, with gradients
+        self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
         self.taken = False  # whether WithBranches has handed its logits out
         self.cleaned = False  # whether `clean` has taken the hooks off
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
@@ -310,6 +313,36 @@ class CloseHook(_Hook):
         forward.listening = False
 
 
+class StepHook:
+    """Notes which optimizers make a step while branches are on the model: torch calls it after a step of any optimizer.
+
+    It keeps neither the optimizers nor the model alive.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = weakref.ref(model)
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.trained = False  # whether one of them has weights of the model
+
+    def __call__(self, optimizer: Optimizer, *_: object) -> None:
+        if torch.compiler.is_compiling() or optimizer in self.optimizers:
+            return
+        self.optimizers.add(optimizer)
+        model = self.model()
+        own = {id(weight) for weight in (() if model is None else model.parameters())}
+        self.trained = self.trained or not own.isdisjoint(_ids_in(optimizer))
+
+    def keeps(self, weights: Iterable[nn.Parameter]) -> bool:
+        """Whether an optimizer has some of these weights beside others, with which it may go on."""
+        gone = {id(weight) for weight in weights}
+        held = [_ids_in(optimizer) for optimizer in self.optimizers]
+        return any(ids & gone and ids - gone for ids in held)
+
+
+def _ids_in(optimizer: Optimizer) -> set[int]:
+    return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+
+
 class Capture:
     """The hooks of one set of branches on one model, and what they caught.
 
@@ -334,8 +367,10 @@ class Capture:
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
+        self.steps = StepHook(model)
         opening = OpenHook(self.forward, mask, keep_tokens)
         self.handles = [
+            register_optimizer_step_post_hook(self.steps),
             model.register_forward_pre_hook(opening, with_kwargs=True),
             *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
             # Last, for the case that the model itself is a place.
@@ -357,6 +392,14 @@ class Capture:
         if model is None or all(weight.grad is None for weight in weights):
             return False
         return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
+
+    def unused(self, weights: Sequence[nn.Parameter]) -> bool:
+        """Whether the model was trained, and no loss was ever made of what the branches give.
+
+        Of logits that WithBranches returned one can be made elsewhere: it shows in the weights, if there are any.
+        """
+        elsewhere = self.versions[0] != _versions(weights) or (self.forward.taken and not weights)
+        return self.steps.trained and not self.forward.used and not elsewhere
 
     def features(self, allow_skipped: bool) -> dict[str, Tensor]:
         """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
@@ -443,6 +486,12 @@ class Capture:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        model = self.model()
+        for module in () if model is None else model.modules():
+            # Tools that replace modules (prepare_qat) register their hooks again, of which the handles do not know.
+            for hooks, key in _own_hooks(module):
+                if getattr(hooks[key], "forward", None) is self.forward:
+                    _pop_hook(module, hooks, key)
         for module in (watch() for watch in self.hooked):
             if module is not None and not _own_hooks(module):
                 _unmark(module)
@@ -474,11 +523,10 @@ def clean(model: Model) -> Model:
     for module in model.modules():
         own = _own_hooks(module)
         for hooks, key in own:
-            hook = hooks.pop(key)
+            hook = _pop_hook(module, hooks, key)
             if isinstance(hook, PlaceHook):
                 hook.forward.forget()  # what was caught must not pass for a later forward's
                 hook.forward.cleaned = True
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
         if own:
             _unmark(module)
     return model
@@ -496,6 +544,11 @@ def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]]
     """The hooks of asymtrain on this module, live and dead: where each is kept, and its key there."""
     kinds: list[dict[int, Callable[..., object]]] = [module._forward_pre_hooks, module._forward_hooks]
     return [(hooks, key) for hooks in kinds for key, hook in hooks.items() if isinstance(hook, _Hook) or _dead(hook)]
+
+
+def _pop_hook(module: nn.Module, hooks: dict[int, Callable[..., object]], key: int) -> object:
+    module._forward_pre_hooks_with_kwargs.pop(key, None)
+    return hooks.pop(key)
 
 
 def _dead(hook: object) -> bool:

@@ -35,7 +35,7 @@ from asymtrain.branches._losses import (
 )
 from asymtrain.branches._masks import MaskRule, refuse_inverted
 from asymtrain.branches._pooling import Pooled, Reader
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, unknown_name
 from asymtrain.objectives import Objective
 
 
@@ -86,6 +86,7 @@ class Branches(nn.Module):
         # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
         counting = self.activation in ("random", "cycle")
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if counting else None)
+        self._built = True
 
     @property
     def activation(self) -> Activation:
@@ -163,6 +164,7 @@ class Branches(nn.Module):
         capture = self._attached()
         if torch.is_grad_enabled() and capture.forward.with_grad:
             refuse_drift()
+            capture.forward.used = True
         return self._make_logits(capture)
 
     def losses(
@@ -222,6 +224,7 @@ class Branches(nn.Module):
             return None
         capture.check_has_gradients()
         refuse_drift()
+        capture.forward.used = True
         sources = capture.sources(self.settings.allow_skipped)
         # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
         heads = self._modules["heads"]._modules  # type: ignore[union-attr]
@@ -387,8 +390,9 @@ class Branches(nn.Module):
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
 
-        Warns where the branches were not trained: no optimizer given here has their weights, or gradients reached
-        the weights and no step changed them while the model's own changed.
+        Warns where something was left out: an optimizer that made steps has the weights of the branches still; no
+        optimizer given here has them; gradients reached them and no step changed them while the model's own changed;
+        the model was trained and no loss was asked for.
         """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
@@ -397,20 +401,33 @@ class Branches(nn.Module):
         self.state_dict()
         weights = list(self.parameters())
         trainable = any(weight.requires_grad for weight in weights)
-        if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
-            warnings.warn(
-                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
-                "*branches.parameters()], or strip the optimizer that has them",
-                stacklevel=2,
-            )
-        elif self._capture is not None and self._capture.untrained(weights):
-            warnings.warn(
-                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
-                "*branches.parameters()]",
-                stacklevel=2,
-            )
+        missing = optimizer is not None and not _drop_parameters(optimizer, weights) and trainable
+        left_out = list(self._left_out(weights, missing=missing))
         self.disconnect()
         self.stripped = True
+        for warning in left_out:
+            warnings.warn(warning, UsageWarning, stacklevel=2)
+
+    def _left_out(self, weights: Sequence[nn.Parameter], *, missing: bool) -> Iterator[str]:
+        """What the training loop forgot; `missing` says that the optimizer given to strip never had the weights."""
+        capture = self._capture
+        if missing:
+            yield (
+                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
+                "*branches.parameters()], or strip the optimizer that has them"
+            )
+        elif capture is not None and capture.untrained(weights):
+            yield (
+                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
+                "*branches.parameters()]"
+            )
+        if capture is not None and capture.steps.keeps(weights):
+            yield "an optimizer has the weights of the stripped branches still: call branches.strip(optimizer) with it"
+        if capture is not None and capture.unused(weights):
+            yield (
+                "the model was trained and branches.loss never called, so the branches had no effect: add "
+                "alpha * branches.loss(targets) to the loss of each step"
+            )
 
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
@@ -475,6 +492,8 @@ class Branches(nn.Module):
         for name in logits:
             if name not in self.places:
                 raise unknown_name("place in `logits`", name, self.places)
+        if self._capture is not None and torch.is_grad_enabled():
+            self._capture.forward.used = True
         return logits
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -509,9 +528,25 @@ class Branches(nn.Module):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if not self.stripped:
+    def __exit__(self, error: object, *_: object) -> None:
+        if self.stripped:
+            return
+        if error is None:
             self.strip()
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a loop that failed has left out more than these say
+            self.strip()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Names with an underscore are of tools that mark modules.
+        unknown = not name.startswith("_") and not hasattr(self, name)
+        if self.__dict__.get("_built") and (unknown or name in _FIXED):
+            raise UsageError(
+                f"{name!r} cannot be set on branches, which would ignore it: options are given to attach, "
+                f"attach(..., {name}=...)"
+            )
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the weights and is on no model: the original's hooks belong to the original.
@@ -625,6 +660,7 @@ def _key(place: str, escapes: dict[int, str] = _ESCAPES) -> str:
 
 
 _EMPTY = nn.ModuleDict()
+_FIXED = ("activation", "mask", "name")  # options of attach that are read here and fixed in the hooks
 _UNKNOWN: Any = object()
 _MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
 

@@ -72,11 +72,11 @@ class Watcher:
     def _after_layer(self, layer: nn.Module, args: object, output: object) -> None:
         self.counts[layer] += 1
         made = first_feature(output)
-        axis = None if made is None or made.ndim < 2 or made.is_nested else feature_axis_in(layer, made)
+        axis = None if made is None or made.ndim < 2 else feature_axis_in(layer, made)
         if made is not None and axis is not None:
             self.latest[made.ndim] = (axis, made)
             taken = next(tensors_in(args), None)
-            own = None if taken is None or taken.ndim < 2 or taken.is_nested else feature_axis_in(layer, taken)
+            own = None if taken is None or taken.ndim < 2 else feature_axis_in(layer, taken)
             width = None if taken is None or own is None else taken.shape[own]
             self.calls.append(LayerCall(layer, self.counts[layer], axis, made.shape[axis], width))
 
@@ -261,8 +261,9 @@ class Seen:
     calls: Sequence[LayerCall]
 
     def feature(self, place: str) -> Tensor | None:
-        """What the place gave, where it ran."""
-        return self.sights[place].feature if place in self.sights else None
+        """What the place gave, where it ran and gave a tensor whose axes have sizes."""
+        feature = self.sights[place].feature if place in self.sights else None
+        return feature if _is_dense(feature) else None
 
 
 class _EnoughError(Exception):
@@ -291,7 +292,7 @@ class Experiments:
         rows = _other_rows(size)
         fewer = self._call(self.full, partial(_pick, 0, size, rows), size, len(rows))
         base = fewer or self.full
-        images = [tensor for tensor in tensors_in(base.sample) if tensor.ndim >= 4]
+        images = [tensor for tensor in tensors_in(base.sample) if tensor.ndim >= 4 and not tensor.is_nested]
         kept: list[int] = []
         if images:
             smaller = self._halved(base, images[0].shape[-2:])
@@ -326,7 +327,7 @@ class Experiments:
 
         Kept in reverse: so it shows whether a token's place or its neighbours matter.
         """
-        inputs = list(tensors_in(base.sample))
+        inputs = [tensor for tensor in tensors_in(base.sample) if not tensor.is_nested]
         for axis in (1, 2):
             length = next((tensor.size(axis) for tensor in inputs if tensor.ndim > axis), 1)
             half = list(range(length - 1, length // 2 - 1, -1))
@@ -587,7 +588,7 @@ def _following(full: Tensor | None, part: Tensor | None, size: int | None, kept:
 
 def _outputs_follow(full: object, part: object, size: int | None, kept: list[int]) -> bool:
     """Whether the first tensor of the model's output that changes its shape has the kept indices on an axis."""
-    pairs = zip(tensors_in(full), tensors_in(part), strict=False)
+    pairs = zip(filter(_is_dense, tensors_in(full)), filter(_is_dense, tensors_in(part)), strict=False)
     first = next(((one, other) for one, other in pairs if one.shape != other.shape), None)
     return first is not None and _following(*first, size, kept) is not None
 
@@ -654,6 +655,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.eval()
+        for _, name, buffer, _ in buffers:
+            # Quantisation-aware modules measure their ranges in eval mode too, and round by them: two calls differ.
+            if name in ("observer_enabled", "fake_quant_enabled"):
+                buffer.zero_()
         try:
             yield
         finally:
@@ -663,7 +668,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if buffer.requires_grad and not content.requires_grad:
                     buffer.detach_()  # a forward with gradients wrote into it
-                if not _equal(buffer, content):
+                if _equal(buffer, content):
+                    continue
+                if not buffer.is_nested and buffer.shape != content.shape:
+                    buffer.data = content  # observers resize theirs
+                else:
                     buffer.copy_(content)
 
 

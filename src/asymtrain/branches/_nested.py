@@ -65,7 +65,7 @@ def select(value: object, selector: Selector | None) -> Tensor | None:
         if isinstance(value, tuple | list) and -len(value) <= selector < len(value):
             return first_feature(value[selector])
         return None
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return first_feature(value.get(selector))
     return first_feature(getattr(value, selector, None))
 

@@ -13,6 +13,7 @@ Works with transformers 5 and 4.57.
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.branches import Branches
-from asymtrain.errors import UsageError, how_to_install
+from asymtrain.errors import UsageError, UsageWarning, how_to_install
 from asymtrain.gradients import AlignmentLog, alignment
 from asymtrain.integrations._common import (
     OptimizerPart,
@@ -69,8 +70,12 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         alignments: the log of what was measured; `alignments.summary()`.
 
     The loss of the model is left as the trainer scales it. The auxiliary loss of an optimizer step is the mean over all
-    targets in it: its batches count by their targets (those of -100 left out), as though they were one batch. So
-    alpha does not depend on gradient accumulation.
+    targets in it: its batches count by their targets (those of -100 left out), as though they were one batch. Some
+    models (BERT for sequences) accept the trainer's count of targets and ignore it: the trainer then adds up the means
+    of the accumulated batches, and so it does with the auxiliary loss. So alpha does not depend on gradient
+    accumulation.
+
+    Branches are of one training: `train` strips them at its end, and warns where it is called again.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         self._part: OptimizerPart | None = None
         self._resumed: Mapping[str, Any] | None = None  # the branches' part of the optimizer in a checkpoint
         self._count: Tensor | None = None  # targets in the batches of this optimizer step
+        self._counts_items: bool | None = None  # whether the main loss depends on the trainer's count; None: not known
         self._sums: dict[str, Tensor] = {}
         self._logged = 0  # the step at which the sums began
         self.add_callback(_AlongTheWay(self))
@@ -123,22 +129,39 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         if self.branches.stripped or not (model.training and torch.is_grad_enabled()):
             return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
         targets = self._targets_in(inputs)  # before label smoothing takes them out of the inputs
-        main, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        main, outputs, is_mean = self._main_loss(model, inputs, kwargs)
         auxiliary, losses = losses_in_training(self.branches, targets, main)
-        batches = 1 if self._is_scaled(kwargs.get("num_items_in_batch")) else self.current_gradient_accumulation_steps
-        # What the trainer does to the returned loss, division by the number of batches, is undone in advance.
+        batches = self.current_gradient_accumulation_steps
+        # Where the main loss is the mean of this batch alone, it counts as often as there are batches; the trainer
+        # divides the sum by their number, or does not.
         weight: Any = 1.0
         if self._count is not None:
-            weight = self._count_targets(targets, inputs).to(main.device) * batches / self._count.clamp(min=1)
-            weight = weight.to(auxiliary.dtype)
+            share = self._count_targets(targets, inputs).to(main.device) / self._count.clamp(min=1)
+            weight = (share * batches if is_mean else share).to(auxiliary.dtype)
         auxiliary = weight * auxiliary
-        self._keep(main, auxiliary, {place: weight * loss for place, loss in losses.items()}, batches)
+        divided = 1 if self._is_scaled(kwargs.get("num_items_in_batch")) else batches
+        self._keep(main, auxiliary, {place: weight * loss for place, loss in losses.items()}, divided)
         every = self.state.logging_steps
         if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self.model))
         # With alpha 0 nothing is added, not even zeros: the training of the trainer alone, bit for bit.
         total = main + self.alpha * auxiliary if self.alpha else main
         return (total, outputs) if return_outputs else total
+
+    def _main_loss(self, model: Any, inputs: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Any, bool]:
+        """The trainer's own loss; the model's outputs; whether that loss is the mean of this batch alone."""
+        items, told = kwargs.get("num_items_in_batch"), getattr(self, "loss_is_scaled_for_ga", None)
+        accumulated = items is not None and self.current_gradient_accumulation_steps > 1
+        ask = accumulated and told is None and self._counts_items is None
+        if ask:
+            # A count with a gradient tells whether the loss depends on it. Only the first accumulated batch pays.
+            items = torch.as_tensor(items).float().requires_grad_()
+            kwargs = {**kwargs, "num_items_in_batch": items}
+        main, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        if ask:
+            found = torch.autograd.grad(main, items, retain_graph=True, allow_unused=True) if main.requires_grad else ()
+            self._counts_items = any(gradient is not None for gradient in found)
+        return main, outputs, not self._is_scaled(items) or self._counts_items is False
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A step, after which the branches' gradients are equal on all ranks: they are not in DDP's hands."""
@@ -159,6 +182,13 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train; from a checkpoint, with the branches that lie in it, or with new ones where there are none."""
+        if self.branches.stripped:
+            warnings.warn(
+                "the branches were stripped at the end of an earlier training, and this one goes on without them: to "
+                "train with branches again, attach anew and make a new trainer",
+                UsageWarning,
+                stacklevel=2,
+            )
         folder: Any = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
