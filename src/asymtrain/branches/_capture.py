@@ -492,9 +492,9 @@ class Capture:
             for hooks, key in _own_hooks(module):
                 if getattr(hooks[key], "forward", None) is self.forward:
                     _pop_hook(module, hooks, key)
-        for module in (watch() for watch in self.hooked):
-            if module is not None and not _own_hooks(module):
-                _unmark(module)
+        for watch in self.hooked:
+            if (hooked := watch()) is not None and not _own_hooks(hooked):
+                _unmark(hooked)
         self.forward.forget()
 
 

@@ -153,13 +153,13 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         items, told = kwargs.get("num_items_in_batch"), getattr(self, "loss_is_scaled_for_ga", None)
         accumulated = items is not None and self.current_gradient_accumulation_steps > 1
         ask = accumulated and told is None and self._counts_items is None
-        if ask:
+        count = torch.as_tensor(items).float().requires_grad_() if ask else None
+        if count is not None:
             # A count with a gradient tells whether the loss depends on it. Only the first accumulated batch pays.
-            items = torch.as_tensor(items).float().requires_grad_()
-            kwargs = {**kwargs, "num_items_in_batch": items}
+            items, kwargs = count, {**kwargs, "num_items_in_batch": count}
         main, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
-        if ask:
-            found = torch.autograd.grad(main, items, retain_graph=True, allow_unused=True) if main.requires_grad else ()
+        if count is not None:
+            found = torch.autograd.grad(main, count, retain_graph=True, allow_unused=True) if main.requires_grad else ()
             self._counts_items = any(gradient is not None for gradient in found)
         return main, outputs, not self._is_scaled(items) or self._counts_items is False
 
