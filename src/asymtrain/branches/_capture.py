@@ -386,20 +386,23 @@ class Capture:
         model = self.model()
         self.versions = _versions(weights), _versions(() if model is None else model.parameters())
 
-    def untrained(self, weights: Iterable[nn.Parameter]) -> bool:
+    def untrained(self, weights: Sequence[nn.Parameter]) -> bool:
         """Whether these weights of branches have gradients and have never changed, while the model's have."""
-        model, weights = self.model(), list(weights)
-        if model is None or all(weight.grad is None for weight in weights):
-            return False
-        return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
+        return any(weight.grad is not None for weight in weights) and self._model_alone_changed(weights)
 
     def unused(self, weights: Sequence[nn.Parameter]) -> bool:
         """Whether the model was trained, and no loss was ever made of what the branches give.
 
         Of logits that WithBranches returned one can be made elsewhere: it shows in the weights, if there are any.
         """
-        elsewhere = self.versions[0] != _versions(weights) or (self.forward.taken and not weights)
-        return self.steps.trained and not self.forward.used and not elsewhere
+        elsewhere = self.forward.taken and not weights
+        return self.steps.trained and not self.forward.used and not elsewhere and self._model_alone_changed(weights)
+
+    def _model_alone_changed(self, weights: Iterable[nn.Parameter]) -> bool:
+        model = self.model()
+        if model is None:
+            return False
+        return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
 
     def features(self, allow_skipped: bool) -> dict[str, Tensor]:
         """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
