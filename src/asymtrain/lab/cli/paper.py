@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.paper.study import Study
 
 PAPER_OUT = Path("asymtrain-paper")
+KEPT = "*200-epochs*"  # folders of results/ that hold the study
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = command_group("paper")
 
@@ -205,10 +206,19 @@ class StoredOutput:
         for store in stores:
             if store.exists():
                 return store
-        raise UsageError(
-            f"there is no store at {' nor at '.join(map(str, stores))}: name yours with --store, or make one with "
-            "`asymtrain paper run`"
-        )
+        ways = ["name yours with --store", "make one with `asymtrain paper run`"]
+        if command := import_command(stores[-1]):
+            ways.insert(1, f"import the results of this clone with `{command}` and add --scale paper --precision bf16")
+        raise UsageError(f"there is no store at {' nor at '.join(map(str, stores))}: {', or '.join(ways)}")
+
+
+def import_command(store: Path) -> str:
+    """What imports the study that a clone keeps; nothing for an installed wheel, which has no results."""
+    folder = Path(__file__).parents[4] / "results"
+    if not any(folder.glob(KEPT)):
+        return ""
+    where = Path("results") if folder.parent == Path.cwd() else folder
+    return f"asymtrain store import {shlex.quote(str(store))} {shlex.quote(str(where))}/{KEPT}"
 
 
 @dataclass(frozen=True)
@@ -269,7 +279,9 @@ def blocks(
     with loading():
         from asymtrain.lab.cli import paper_work as work
     study = chosen.build()
-    show_blocks(work.blocks_listing(study, output.read(), estimated_workers(device)), json=output.json)
+    workers = estimated_workers(device)
+    rows = work.blocks_listing(study, output.read(), workers)
+    show_blocks(rows, json=output.json, for_gpu=workers[0] == "cpu" and chosen.scale == "paper")
 
 
 @paper.command()
@@ -412,7 +424,9 @@ def verdicts(
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
         check_folder(output.out)
-    results, judgements = work.judge_recipes(parts, study, read_store(store))
+    known = read_store(store)
+    results, judgements = work.judge_recipes(parts, study, known)
+    work.check_stored(results, study, known, parts)
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")
@@ -442,6 +456,7 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)
     results, judgements = work.judge_recipes(parts, study, known)
+    work.check_stored(results, study, known, parts)
     page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
     if output.out is not None:
         check_folder(output.out)

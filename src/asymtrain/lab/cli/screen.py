@@ -202,8 +202,11 @@ def show_summary(summary: "Summary") -> None:
         console.print(row["sentence"])
 
 
-def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
-    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left."""
+def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool, for_gpu: bool = False) -> None:
+    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left.
+
+    `for_gpu`: are they meant for a GPU, while the time is that of a CPU?
+    """
     from asymtrain.lab.report import duration
     from asymtrain.lab.report.table import Column, Table, make_rows
 
@@ -224,6 +227,8 @@ def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
         for row in rows
     )
     note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    if for_gpu:
+        note += " These blocks are meant for a GPU, and times are those of this CPU: add --device cuda for a GPU's."
     show_table(Table("blocks", "", columns, make_rows(cells), note))
 
 
