@@ -298,7 +298,7 @@ class Display:
             return ANEW
         if minutes is None or self.productive or time.monotonic() - self.start < 60 * minutes:
             return AGAIN
-        if latest is None or (latest.epochs_total and latest.seconds_left is None):
+        if latest is None or (latest.epochs_total and not latest.epochs_here):
             return "Starting took all of this time: give the same command with more --minutes."
         if latest.seconds_left is None:  # there was nothing to train: another process does it
             return AGAIN
