@@ -385,7 +385,7 @@ def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[
 def turn_taker(**fields: Any) -> Any:
     """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
     ours, theirs = multiprocessing.Pipe()
-    ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False, kill=lambda: None)
+    ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False)
     slot: Any = local._Slot(CPU, True, ended, ours, **fields)
     slot.worker = theirs
     return slot
@@ -441,9 +441,7 @@ def test_after_the_deadline_no_stack_begins() -> None:
     ended: list[int] = []
 
     def slot(number: int, **fields: Any) -> local._Slot:
-        process = types.SimpleNamespace(
-            join=lambda timeout=0: ended.append(number), is_alive=lambda: False, kill=lambda: None
-        )
+        process = types.SimpleNamespace(join=lambda timeout=0: ended.append(number), is_alive=lambda: False)
         pipe, _ = multiprocessing.Pipe()
         return local._Slot(torch.device("cuda", 0), process=process, pipe=pipe, plan=stacks[number], **fields)
 

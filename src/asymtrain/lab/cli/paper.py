@@ -380,19 +380,22 @@ def _train(
 
         options = {**dataclasses.asdict(training), "known": known, "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    results, judgements = work.judge_recipes(parts, study, done.known)
-    specs = specs_behind(parts, study, done.known)
-    files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
-    rest = f"the report has them, and `{again}` prints those of one recipe"
-    work.show_results(results, judgements, study, rest, full=full, json=output.json)
+    page: Path | None = None
+    if display.productive or not done.interrupted:  # after a Ctrl-C at the start there is nothing new to show
+        results, judgements = work.judge_recipes(parts, study, done.known)
+        specs = specs_behind(parts, study, done.known)
+        page = write_paper(output.out, results, judgements, study, typed_command(context), specs)["page"]
+        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+        rest = f"the report has them, and `{again}` prints those of one recipe"
+        work.show_results(results, judgements, study, rest, full=full, json=output.json)
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
         ended = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
         console.print(f"{ended}: {rest} are left. {display.going_on(training.minutes)}")
-    console.print(f"Report: {files['page']}")
+    if page:
+        console.print(f"Report: {page}")
     if done.interrupted or failed:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
     return done

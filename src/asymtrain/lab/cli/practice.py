@@ -153,7 +153,8 @@ def _train(
 
         options = {**dataclasses.asdict(training), "progress": update}
         interrupted = run_block(study, block, store, on_wave=on_wave, on_run=display.finished, **options)
-    _show(context, output)
+    if display.productive or not interrupted:  # after a Ctrl-C at the start there is nothing new to show
+        _show(context, output)
     left = left_of(study, block.tasks, read_runs(store))
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_done:

@@ -352,11 +352,10 @@ def _shut_down(slots: list[_Slot]) -> None:
         # A second Ctrl-C comes here at once.
         for slot, pipe in workers:
             pipe.close()
-            if slot.plan is not None:  # it would import or compile to the end first
-                slot.process.kill()
             slot.end()
+        until = time.monotonic() + 1.0  # for all of them: one that starts would import to the end first
         for slot, _ in workers:
-            slot.process.join(timeout=1.0)
+            slot.process.join(timeout=max(0.0, until - time.monotonic()))
             if slot.process.is_alive():
                 slot.process.kill()
                 slot.process.join()

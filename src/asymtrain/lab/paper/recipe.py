@@ -6,7 +6,6 @@ written and a figure drawn is the report's.
 """
 
 import dataclasses
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
@@ -152,12 +151,12 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
 
 def _beside_paper(table: Table, study: Study) -> Table:
     """The table with a note on its differences to the paper; without them where the study trains something else."""
-    against = [column.against_paper for column in table.columns]
-    title = title_for(study, table.title)
+    title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
     if not study.stand_in:
         return dataclasses.replace(table, title=title, note=" ".join(filter(None, (table.note, *against))))
-    columns, *rows = (tuple(compress(row, map(operator.not_, against))) for row in (table.columns, *table.rows))
-    return dataclasses.replace(table, title=title, columns=columns, rows=tuple(rows))
+    shown = [not difference for difference in against]
+    columns, rows = tuple(compress(table.columns, shown)), tuple(tuple(compress(row, shown)) for row in table.rows)
+    return dataclasses.replace(table, title=title, columns=columns, rows=rows)
 
 
 def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
