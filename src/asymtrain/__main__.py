@@ -1,5 +1,6 @@
 """`asymtrain` and `python -m asymtrain`."""
 
+import atexit
 import errno
 import io
 import os
@@ -7,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,12 +47,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     except option_error as error:
         _complain(_misread(error))
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(INTERRUPTED)
+        status = INTERRUPTED
     except (OSError, MemoryError, RuntimeError) as error:
         _explain(error)
     except SystemExit as end:  # rich's answer to a pipe that nobody reads
         sys.exit(UNREAD if isinstance(end.__context__, BrokenPipeError) else end.code)
+    if status == INTERRUPTED and argv is None:
+        _end_at_once(status)
     sys.exit(status or DONE)
+
+
+def _end_at_once(status: int) -> NoReturn:
+    """After Ctrl-C nobody waits for Python to take torch and other libraries apart, which takes seconds."""
+    atexit._run_exitfuncs()  # some libraries remove files or end processes there
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _as_options(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 # Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PATH_KINDS = ("folder:", "npz:", "hf:")  # names of data and models that a path may follow
 # What a spreadsheet takes for a formula, and the marks that `csv_cell` puts before it and before a text as JSON.
 _FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]|'+json:")
 _JSON = "'json:"
@@ -17,6 +18,16 @@ _JSON = "'json:"
 def printable(text: str) -> str:
     """The text with control characters as JSON writes them: none can move a cursor, or make a page invalid."""
     return _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+def without_folders(value: Any) -> Any:
+    """Paths in a setting by their last name: `folder:/home/me/photos` is `folder:photos`. Others may read it."""
+    if isinstance(value, list | tuple):
+        return type(value)(without_folders(part) for part in value)
+    if not isinstance(value, str):
+        return value
+    kind = next((kind for kind in _PATH_KINDS if value.startswith(kind)), "")
+    return kind + re.split(r"[/\\]", value.removeprefix(kind).rstrip("/\\"))[-1]
 
 
 def counted(number: int, noun: str) -> str:

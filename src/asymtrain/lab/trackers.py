@@ -23,10 +23,22 @@ from typing import Any, ClassVar, Protocol
 from asymtrain.errors import UsageError, error_line, how_to_install, unknown_name
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.runs import DEFAULTS, Epoch, RunSpec
-from asymtrain.lab.store.tensorboard import curve_values, open_log, run_name, write_epoch
+from asymtrain.lab.store.tensorboard import curve_values, group_name, open_log, run_name, write_epoch
+from asymtrain.lab.texts import without_folders
 
 PROJECT = "asymtrain"  # of MLflow, Weights & Biases and Trackio, unless the library's own variables name another
 STOPPED = "stopped"  # the outcome of a run that was interrupted or failed: training it again begins a new log
+# What Weights & Biases would send of this machine: its name, hardware, packages, script, folders and repository.
+UNSENT = {
+    "host": "",
+    "program": "",
+    "disable_code": True,
+    "disable_git": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
 PATIENCE = 60.0  # seconds that a tracker gets at the end to write what it was given
 
 
@@ -124,14 +136,14 @@ class WeightsAndBiases:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)  # else wandb writes to the system's temporary folder
-        settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
+        settings = wandb.Settings(silent=True, console="off", **UNSENT)
         mode = os.environ.get("WANDB_MODE")
         if not mode:  # it would ask for a key on the terminal
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             name=run_name(spec),
-            group=f"{spec.dataset}-{spec.arch}",
+            group=group_name(spec),
             job_type=spec.variant,
             config={"spec": spec.id, "variant": spec.variant, **parameters(spec)},
             dir=str(self.folder),
@@ -166,7 +178,7 @@ class Trackio:
             trackio.init,
             PROJECT,
             name=run_name(spec),
-            group=f"{spec.dataset}-{spec.arch}",
+            group=group_name(spec),
             config={"spec": spec.id, "variant": spec.variant, **parameters(spec)},
             embed=False,
             auto_log_gpu=False,
@@ -199,10 +211,11 @@ def open_tracker(name: str, folder: Path) -> Tracker:
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:
-    """All settings of a run, those at their defaults too; options by their own names."""
+    """All settings of a run, those at their defaults too; options by their own names, and paths without folders."""
     values = {name: getattr(spec, name) for name in DEFAULTS if not name.endswith("_options")}
     options = {f"arch.{name}": value for name, value in spec.arch_options}
-    return values | options | {f"dataset.{name}": value for name, value in spec.dataset_options}
+    values |= options | {f"dataset.{name}": value for name, value in spec.dataset_options}
+    return {name: without_folders(value) for name, value in values.items()}
 
 
 class Tracking:

@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from asymtrain.lab import executors
-from asymtrain.lab.cli import screen
+from asymtrain.lab.cli import paper, screen
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.cli.paper_work import study_sentence
@@ -18,11 +19,13 @@ from asymtrain.lab.paper.blocks import BLOCKS, Block
 from asymtrain.lab.paper.claims import claims
 from asymtrain.lab.paper.recipe import part_of
 from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.study import SIZES
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import SIZES, Study
 from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
 from asymtrain.models import MLP
+from invented_runs import invent
 from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
@@ -43,6 +46,12 @@ TINY = dataclasses.replace(
 def small(monkeypatch):
     """The scale `quick` with tiny networks."""
     monkeypatch.setitem(SIZES, "quick", TINY)
+
+
+def store_one_run(path, study=None):
+    """A store with one run of Table 3, a ViT's, of the scale `quick` unless a study is given."""
+    with Store(path) as store:
+        store.add(invent(RECIPES["table3"].needs(study or Study(sizes=TINY), Snapshot()).specs[-1]))
 
 
 def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
@@ -123,56 +132,81 @@ def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
     assert whole["study"]["epochs"] == 1
     assert [claim["id"] for claim in whole["claims"]] == ["c13", "c14", "c15"]
     assert all(claim["verdict"] == "Not yet run" for claim in whole["claims"])
+    assert cli("paper", "run", "table3", "--out", "study").code == 0
     other = cli("paper", "show", "table3", *store, "--json")
-    (result,) = json.loads(other.out)["results"]
-    assert result["runs_there"] == 0
-    assert any(cell["missing"] for table in result["tables"] for row in table["rows"] for cell in row)
     assert "also holds 12 runs of another scale, reading, length or precision (shapes; 1 epochs; fp32)" in other.err
     assert not (tmp_path / "asymtrain-paper").exists()
+
+
+@pytest.mark.parametrize("command", [("show", "table3"), ("verdicts",)])
+def test_a_store_without_a_row_of_it_is_refused_and_the_options_that_have_some_are_named(cli, refused, command):
+    assert cli("paper", "run", "table3", "--arch", "mlp", "--seeds", "42,", "--epochs", "1", "--out", "study").code == 0
+    store = ("--store", "study/runs.sqlite")
+    assert "(shapes; 1 epochs; fp32)" in refused("paper", *command, *store)
+    store_one_run("study/runs.sqlite", Study(sizes=SIZES["paper"], precision="bf16"))
+    assert "--scale paper --precision bf16" in refused("paper", *command, *store)
+    assert cli("paper", *command, *store, "--scale", "paper", "--precision", "bf16").code == 0
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_without_a_store_the_command_that_imports_the_rows_of_a_clone_is_named(refused, tmp_path, monkeypatch, clone):
+    if not clone:  # an installed wheel
+        monkeypatch.setattr(paper, "__file__", str(tmp_path / "lib" / "asymtrain" / "lab" / "cli" / "paper.py"))
+    said = refused("paper", "show", "table1")
+    found = re.search(r"`asymtrain (store import asymtrain-paper/runs.sqlite (\S+))`", said)
+    assert bool(found) == clone
+    if found:
+        folder = Path(found[2])
+        assert {"cifar100-200-epochs", "200-epochs-vit"} <= {path.name for path in folder.parent.glob(folder.name)}
+
+
+def test_a_plan_counts_the_start_and_says_that_blocks_are_meant_for_a_gpu(cli):
+    rows = json.loads(cli("paper", "list", "--device", "cuda", "--json").out)
+    assert all(row["seconds_left"] > 15 for row in rows)
+    for name, of_cpu in (("cpu", True), ("cuda", False)):
+        shown = " ".join(cli("paper", "blocks", "--device", name).out.split())
+        assert ("meant for a GPU" in shown) == of_cpu
+    assert "meant for a GPU" not in cli("paper", "blocks", *QUICK, "--device", "cpu").out
 
 
 @pytest.mark.slow
 def test_verdicts_are_printed_and_written_and_their_history_too(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    with Store("empty.sqlite"):
-        pass
-    shown = cli("paper", "verdicts", "--store", "empty.sqlite", "--out", "verdicts")
+    store_one_run("one.sqlite")
+    shown = cli("paper", "verdicts", "--store", "one.sqlite", "--out", "verdicts")
     assert shown.code == 0, shown.err
     assert len(re.findall(r"^c\d\d .* Not yet run *$", shown.out, re.MULTILINE)) == 36
     tables = {f"paper-verdicts{part}.{ending}" for part in ("", "-history") for ending in ("md", "tex", "csv")}
     assert {path.name for path in (tmp_path / "verdicts").iterdir()} == tables  # no figure without a verdict
-    history = cli("paper", "verdicts", "--store", "empty.sqlite", "--history")
+    history = cli("paper", "verdicts", "--store", "one.sqlite", "--history")
     assert "Before 2026-11-16" in history.out
     assert "other rows than that day" in history.out  # these are other rows than those of that day
-    written = json.loads(cli("paper", "verdicts", "--store", "empty.sqlite", "--json").out)
+    written = json.loads(cli("paper", "verdicts", "--store", "one.sqlite", "--json").out)
     assert [one["id"] for one in written["claims"]] == [one.id for one in claims()]
     assert written["table"]["name"] == "verdicts"
-    part = cli("paper", "verdicts", "--store", "empty.sqlite", "--arch", "vit", "--json")
+    part = cli("paper", "verdicts", "--store", "one.sqlite", "--arch", "vit", "--json")
     assert {"c01", "c06"} & {one["id"] for one in json.loads(part.out)["claims"]} == {"c01"}
 
 
 def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_looked(cli, refused, tmp_path):
     looked = refused("paper", "show", "table3", "--out", "page")
     assert f"there is no store at page/{STORE_NAME} nor at asymtrain-paper/{STORE_NAME}: name yours with" in looked
-    with Store(tmp_path / "asymtrain-paper" / STORE_NAME):
-        pass
+    store_one_run(tmp_path / "asymtrain-paper" / STORE_NAME)
     shown = cli("paper", "show", "table3", "--out", "page")
     assert (shown.code, f"from asymtrain-paper/{STORE_NAME}" in shown.err) == (0, True), shown.err
-    with Store(tmp_path / "page" / STORE_NAME):
-        pass
+    store_one_run(tmp_path / "page" / STORE_NAME)
     assert f"from page/{STORE_NAME}" in cli("paper", "show", "table3", "--out", "page").err
 
 
 @pytest.mark.slow
 def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    with Store(tmp_path / "asymtrain-paper" / STORE_NAME):
-        pass
+    store_one_run(tmp_path / "asymtrain-paper" / STORE_NAME)
     brief = cli("paper", "show", "all").out
     lines = brief.splitlines()
     assert len(lines) < 50
     for name in RECIPES:
-        assert re.search(rf"^{name} .* 0/\d+ ", brief, re.MULTILINE)
+        assert re.search(rf"^{name} .* [01]/\d+ ", brief, re.MULTILINE)
     assert lines[-1].startswith("Every table, note and verdict: ")
     assert lines[-1].endswith("--out FOLDER writes them as a page.")
     written = cli("paper", "show", "all", "--store", f"asymtrain-paper/{STORE_NAME}", "--out", "page")

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -319,6 +320,47 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
     assert 1 <= len(rows(tmp_path / "asymtrain-report")) < 200
     assert not list((tmp_path / "asymtrain-report").glob("*.new"))
     assert "Traceback" not in out
+
+
+# As fast as any when it is checked; as slow as an import or a compilation once stacks are planned.
+SLOW_START = """
+import math
+import time
+from pathlib import Path
+from torch import nn
+
+def build(classes, input_shape):
+    if any(Path.cwd().rglob("plans-*.json")):
+        Path("slow").touch()
+        time.sleep(600)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 8), nn.ReLU(), nn.Linear(8, classes))
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_ctrl_c_while_training_starts_is_answered_at_once_and_waits_for_nothing(tmp_path, cores, count):
+    """In this process, and in workers."""
+    (tmp_path / "slow_start.py").write_text(SLOW_START)
+    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "slow_start:build", "--at", "1"]
+    cores(count)
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr.readline().startswith("Loading PyTorch")
+        while not (tmp_path / "slow").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        before = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        first = process.stderr.readline()
+        answered = time.monotonic() - before
+        _, err = process.communicate(timeout=600)
+        ended = time.monotonic() - before
+    assert (process.returncode, first) == (130, "Stopping ...\n"), err
+    assert re.search(r"Stopped: 0 of \d+ runs", err)
+    assert "Traceback" not in err
+    assert answered < 3
+    assert ended < 15  # 3 s on a machine that does nothing else
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from asymtrain.lab import executors
 from asymtrain.lab.checkpoints import begun_stacks
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, Stack, StackPlan, StackProgress, plan
+from asymtrain.lab.engine.training import model_of
 from asymtrain.lab.executors import execute, local, outcomes
 from asymtrain.lab.executors.outcomes import (
     ATTEMPTS,
@@ -361,6 +362,26 @@ def test_a_death_beside_another_worker_of_the_device_is_not_the_stack_s() -> Non
     assert slots == [second]
 
 
+@pytest.mark.parametrize("archs", [("mlp",), ("mlp", "cnn")])
+def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[str, ...]) -> None:
+    """Within an epoch, where compilation ends, or where a slower model begins. None while a model has no speed."""
+    clock, shown = [0.0], list[tuple[float, float | None]]()
+    monkeypatch.setattr(outcomes.time, "monotonic", lambda: clock[0])
+    stacks = [StackPlan(tuple(examples(arch, 2, epochs=4)), "batched") for arch in archs]
+    total = ProgressSum(stacks, lambda progress: shown.append((clock[0], progress.seconds_left)))
+    for stack, epoch_seconds in zip(stacks, (1.0, 30.0), strict=False):
+        model = model_of(stack.specs[0])
+        for step in range(4 * 10 + 1):
+            epoch, part = divmod(step, 10)
+            total(StackProgress(stack.id, len(stack.specs), epoch, 4, 10 * step, part=part / 10, model=model))
+            clock[0] += epoch_seconds / 10 if step else 20.0  # it compiles
+    known = [(at, left) for at, left in shown if left is not None]
+    assert len(known) > 30
+    assert all(second[1] <= first[1] for first, second in itertools.pairwise(known))
+    end = shown[-1][0]
+    assert [at + left for at, left in known] == pytest.approx([end] * len(known))
+
+
 def turn_taker(**fields: Any) -> Any:
     """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
     ours, theirs = multiprocessing.Pipe()
@@ -371,9 +392,14 @@ def turn_taker(**fields: Any) -> Any:
 
 
 def test_a_worker_that_compiles_is_not_waited_for() -> None:
-    """A Ctrl-C ends within seconds: before its turn a stack has nothing that its last checkpoint has not."""
+    """A Ctrl-C ends within seconds: before its first step a stack has nothing that its last checkpoint has not."""
     stack = plan(examples("mlp", 1), CPU)[0]
     compiles, waits, trains = (turn_taker(plan=stack, turn=turn) for turn in ("", "asked", "given"))
+    for images in (0, 8):  # what it reports at its start, and after a step
+        assert not trains.trained
+        trains.worker.send(StackProgress(stack.id, 1, 0, 1, images))
+        assert local._collect([trains], Waiting([], Job(), lambda message: None)) == []
+    assert trains.trained
     trains.worker.send(Stopped(stack))
     began = time.monotonic()
     local._shut_down([compiles, waits, trains])
@@ -386,7 +412,7 @@ def test_a_worker_that_compiles_is_not_waited_for() -> None:
 def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a slot that is kept for the next execution, which would wait for that stack for ever."""
     monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
-    slot = turn_taker(plan=plan(examples("mlp", 1), CPU)[0], turn="given")
+    slot = turn_taker(plan=plan(examples("mlp", 1), CPU)[0], turn="given", trained=True)
     local._shut_down([slot])
     assert (slot.plan, slot.turn, slot.pipe) == (None, "", None)
 

@@ -64,8 +64,8 @@ def test_one_pair_has_no_interval_and_what_the_paper_lacks_is_not_missing():
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table4", "table7", "table8", "table9", "table10", "table11",
                                   "table12", "table14", "table16"])  # fmt: skip
-def test_each_row_has_ours_the_papers_an_interval_and_the_difference(results, name):
-    for table in results[name].tables:
+def test_each_row_has_ours_the_papers_an_interval_and_the_difference(tiny, known, name):
+    for table in RECIPES[name].make(tiny, known).tables:
         if table.name in ("table1-sizes", "table1-cosine") or table.name.endswith("-fit"):
             continue  # more about the same cells
         for shown in rows_by_heading(table):
@@ -74,6 +74,23 @@ def test_each_row_has_ours_the_papers_an_interval_and_the_difference(results, na
                 change = shown.get("Improvement", shown.get("Change"))
                 said = shown.get("Paper: improvement", shown.get("Paper: change"))
                 assert shown["Difference"].value == pytest.approx(change.value - said.value)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_only_a_study_of_the_papers_training_is_titled_and_compared_as_such(name):
+    """Small networks on shapes, or on a part of CIFAR, have no difference to the paper's numbers."""
+    whole = build_result(RECIPES[name], Study(sizes=SIZES["paper"]), Snapshot())
+    papers = {table.name: table for table in whole.tables}
+    for data, trained in (("stand-in", "shapes with"), ("cifar", "images a class")):
+        quick = build_result(RECIPES[name], Study(data=data), Snapshot())
+        assert (trained in quick.title) == ("CIFAR" in whole.title)
+        for table in quick.tables:
+            of_paper = papers[table.name]
+            assert (trained in table.title) == ("CIFAR" in of_paper.title)
+            differences = [column for column in of_paper.columns if column.against_paper]
+            assert [column for column in of_paper.columns if column not in differences] == list(table.columns)
+            assert ("Difference: our" in of_paper.note) == bool(differences)
+            assert "Difference: our" not in table.note
 
 
 def answered(one):

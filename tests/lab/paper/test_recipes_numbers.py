@@ -28,8 +28,8 @@ def cells(table, **heading):
     return found
 
 
-def test_table_1_against_numpy_and_scipy(results, known):
-    table, *_ = results["table1"].tables
+def test_table_1_against_numpy_and_scipy(tiny, known):
+    table, *_ = RECIPES["table1"].make(tiny, known).tables
     row = cells(table, Backbone="ViT", N="7x")
     runs = [known.runs[one] for one in row["Improvement"].spec_ids]
     plain = np.array([run.test_accuracy for run in runs if run.spec.redundancy == 0])

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from asymtrain.lab.cli import COMMANDS, EXITS, PURPOSE
-from asymtrain.lab.cli.loading import HELP, LazyGroup
+from asymtrain.lab.cli.loading import HELP, LazyGroup, announced_interrupts
 from asymtrain.lab.cli.screen import shown_warnings
 from asymtrain.lab.functions import only_typed
 from asymtrain.version import VERSION
@@ -23,6 +23,7 @@ def start(
 ) -> None:
     context.with_resource(shown_warnings())
     context.with_resource(only_typed(context.obj or ()))
+    context.with_resource(announced_interrupts())
     if version:
         typer.echo(f"asymtrain {VERSION}")
         raise typer.Exit

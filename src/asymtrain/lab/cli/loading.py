@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
+from types import FrameType
 from typing import Any
 
 import typer
@@ -38,6 +39,32 @@ def _stop(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
+def _announce(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"Stopping ...\n")
+    signal.default_int_handler(number, frame)
+
+
+def _python_handler() -> "Callable[[int, FrameType | None], None] | None":
+    """The handler of Ctrl-C where it is Python's or ours, and can be replaced; a background process may ignore it."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    handler = signal.getsignal(signal.SIGINT)
+    return next((ours for ours in (signal.default_int_handler, _announce) if handler is ours), None)
+
+
+@contextmanager
+def announced_interrupts() -> Iterator[None]:
+    """Answer Ctrl-C at once, with a line: what is written before the command ends may take a moment."""
+    before = _python_handler()
+    if before:
+        signal.signal(signal.SIGINT, _announce)
+    try:
+        yield
+    finally:
+        if before:
+            signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def loading() -> Iterator[None]:
     """For imports: what is not installed is named, and Ctrl-C ends the program at once, with a line and status 130.
@@ -45,10 +72,8 @@ def loading() -> Iterator[None]:
     Nothing has been begun that could be left half done, and an interrupt inside an import would be shown as a
     traceback, or as a broken library where it is raised in compiled code.
     """
-    # Only in place of Python's own handler: a process in the background may ignore Ctrl-C.
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    replace = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if replace:
+    before = _python_handler()
+    if before:
         signal.signal(signal.SIGINT, _stop)
     announcer = _Announcer()
     sys.meta_path.insert(0, announcer)
@@ -62,8 +87,8 @@ def loading() -> Iterator[None]:
     finally:
         if announcer in sys.meta_path:
             sys.meta_path.remove(announcer)
-        if replace:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if before:
+            signal.signal(signal.SIGINT, before)
 
 
 class _PlainHelp:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.paper.study import Study
 
 PAPER_OUT = Path("asymtrain-paper")
+KEPT = "*200-epochs*"  # folders of results/ that hold the study
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = command_group("paper")
 
@@ -205,10 +206,19 @@ class StoredOutput:
         for store in stores:
             if store.exists():
                 return store
-        raise UsageError(
-            f"there is no store at {' nor at '.join(map(str, stores))}: name yours with --store, or make one with "
-            "`asymtrain paper run`"
-        )
+        ways = ["name yours with --store", "make one with `asymtrain paper run`"]
+        if command := import_command(stores[-1]):
+            ways.insert(1, f"import the results of this clone with `{command}` and add --scale paper --precision bf16")
+        raise UsageError(f"there is no store at {' nor at '.join(map(str, stores))}: {', or '.join(ways)}")
+
+
+def import_command(store: Path) -> str:
+    """What imports the study that a clone keeps; nothing for an installed wheel, which has no results."""
+    folder = Path(__file__).parents[4] / "results"
+    if not any(folder.glob(KEPT)):
+        return ""
+    where = Path("results") if folder.parent == Path.cwd() else folder
+    return f"asymtrain store import {shlex.quote(str(store))} {shlex.quote(str(where))}/{KEPT}"
 
 
 @dataclass(frozen=True)
@@ -269,7 +279,9 @@ def blocks(
     with loading():
         from asymtrain.lab.cli import paper_work as work
     study = chosen.build()
-    show_blocks(work.blocks_listing(study, output.read(), estimated_workers(device)), json=output.json)
+    workers = estimated_workers(device)
+    rows = work.blocks_listing(study, output.read(), workers)
+    show_blocks(rows, json=output.json, for_gpu=workers[0] == "cpu" and chosen.scale == "paper")
 
 
 @paper.command()
@@ -368,19 +380,22 @@ def _train(
 
         options = {**dataclasses.asdict(training), "known": known, "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    results, judgements = work.judge_recipes(parts, study, done.known)
-    specs = specs_behind(parts, study, done.known)
-    files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
-    rest = f"the report has them, and `{again}` prints those of one recipe"
-    work.show_results(results, judgements, study, rest, full=full, json=output.json)
+    page: Path | None = None
+    if display.productive or not done.interrupted:  # after a Ctrl-C at the start there is nothing new to show
+        results, judgements = work.judge_recipes(parts, study, done.known)
+        specs = specs_behind(parts, study, done.known)
+        page = write_paper(output.out, results, judgements, study, typed_command(context), specs)["page"]
+        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+        rest = f"the report has them, and `{again}` prints those of one recipe"
+        work.show_results(results, judgements, study, rest, full=full, json=output.json)
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
         ended = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
         console.print(f"{ended}: {rest} are left. {display.going_on(training.minutes)}")
-    console.print(f"Report: {files['page']}")
+    if page:
+        console.print(f"Report: {page}")
     if done.interrupted or failed:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
     return done
@@ -412,7 +427,9 @@ def verdicts(
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
         check_folder(output.out)
-    results, judgements = work.judge_recipes(parts, study, read_store(store))
+    known = read_store(store)
+    results, judgements = work.judge_recipes(parts, study, known)
+    work.check_stored(results, study, known, parts)
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")
@@ -442,6 +459,7 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)
     results, judgements = work.judge_recipes(parts, study, known)
+    work.check_stored(results, study, known, parts)
     page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
     if output.out is not None:
         check_folder(output.out)

@@ -2,16 +2,18 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.cli.options import Workers
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
 from asymtrain.lab.paper import blocks
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing_of
+from asymtrain.lab.paper.running import START, Missing, estimate, is_timed, measurement_seconds, missing_of
 from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.study import SIZES, Study
 from asymtrain.lab.paper.verdicts import Judgement, judge_results, tested_by
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
@@ -72,7 +74,9 @@ def listing_table(rows: Iterable[Mapping[str, Any]]) -> Table:
 
 def blocks_listing(study: Study, known: Snapshot, workers: Workers) -> list[dict[str, Any]]:
     """Each block of the reproduction: how far it is, how long the rest takes, and the command that does it."""
-    rated = {"bf16" if workers[0] == "cuda" else "fp32", *(run.spec.precision for run in known.runs.values())}
+    device = workers[0]
+    timed = {run.spec.precision for run in known.runs.values() if is_timed(run, device)}
+    rated = {"bf16" if device == "cuda" else "fp32", *timed}
     rows = []
     for block in blocks.BLOCKS.values():
         own, needs = block.study(study), block.needs(study, known)
@@ -86,7 +90,8 @@ def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers)
     """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
     small = study.sizes.scale == "quick"
     trainings = estimate(left.specs, known, *workers, small)
-    seconds = trainings.seconds + measurement_seconds(left.measurements, known, *workers, small)
+    seconds = 0.0 if left.is_empty else START[workers[0]]
+    seconds += trainings.seconds + measurement_seconds(left.measurements, known, *workers, small)
     if left.specs:
         seconds += trainings.seconds / len(left.specs) * left.later
     return seconds, trainings.basis if left.specs else "by a rule of thumb"
@@ -130,6 +135,23 @@ def elsewhere(known: Snapshot, study: Study) -> str:
         data, epochs, precisions = (", ".join(map(str, sorted(values))) for values in theirs)
         differ = f"another scale, reading, length or precision ({data}; {epochs} epochs; {precisions})"
     return f"The store also holds {counted(len(others), 'run')} of {differ}, which are not part of this."
+
+
+def check_stored(results: Sequence[RecipeResult], study: Study, known: Snapshot, parts: Sequence[Recipe]) -> None:
+    """Refuse to show tables of dashes: name the options under which the store has rows, or what else it holds."""
+    if any(result.runs_there or result.measurements_there for result in results):
+        return
+    found = {}
+    for scale, precision in product(SIZES, sorted({run.spec.precision for run in known.runs.values()})):
+        other = dataclasses.replace(study, sizes=SIZES[scale], precision=precision, seeds=(), epochs=0)
+        there = needs_of(parts, other, known).progress(known)
+        found[f"--scale {scale} --precision {precision}"] = there["runs_there"] + there["measurements_there"]
+    best = max(found, key=lambda options: found[options], default="")
+    names = ", ".join(result.name for result in results) if len(results) <= SHOWN_WHOLE else "these recipes"
+    remedy = elsewhere(known, study) or "Train them with `asymtrain paper run`."
+    if best and found[best]:
+        remedy = f"Add {best} to see {counted(found[best], 'row')} of it."
+    raise UsageError(f"the store has no rows of {names} for this study. {study_sentence(study)} {remedy}")
 
 
 def _rows_there(result: RecipeResult) -> str:

@@ -65,8 +65,9 @@ def list_(
     """List the blocks in the order of the protocol: what each holds, what is stored, the time taken and left."""
     with loading():
         from asymtrain.lab.practice.running import listing, read_runs
-    rows = listing(output.study, read_runs(output.looked_into()), *estimated_workers(device))
-    show_blocks(rows, json=output.json)
+    workers = estimated_workers(device)
+    rows = listing(output.study, read_runs(output.looked_into()), *workers)
+    show_blocks(rows, json=output.json, for_gpu=workers[0] == "cpu" and not output.quick)
 
 
 @practice.command()
@@ -152,7 +153,8 @@ def _train(
 
         options = {**dataclasses.asdict(training), "progress": update}
         interrupted = run_block(study, block, store, on_wave=on_wave, on_run=display.finished, **options)
-    _show(context, output)
+    if display.productive or not interrupted:  # after a Ctrl-C at the start there is nothing new to show
+        _show(context, output)
     left = left_of(study, block.tasks, read_runs(store))
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_done:

@@ -202,8 +202,11 @@ def show_summary(summary: "Summary") -> None:
         console.print(row["sentence"])
 
 
-def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
-    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left."""
+def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool, for_gpu: bool = False) -> None:
+    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left.
+
+    `for_gpu`: are they meant for a GPU, while the time is that of a CPU?
+    """
     from asymtrain.lab.report import duration
     from asymtrain.lab.report.table import Column, Table, make_rows
 
@@ -224,6 +227,8 @@ def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
         for row in rows
     )
     note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    if for_gpu:
+        note += " These blocks are meant for a GPU, and times are those of this CPU: add --device cuda for a GPU's."
     show_table(Table("blocks", "", columns, make_rows(cells), note))
 
 
@@ -301,7 +306,7 @@ class Display:
             return ANEW
         if minutes is None or self.productive or time.monotonic() - self.start < 60 * minutes:
             return AGAIN
-        if latest is None or (latest.epochs_total and latest.seconds_left is None):
+        if latest is None or (latest.epochs_total and not latest.epochs_here):
             return "Starting took all of this time: give the same command with more --minutes."
         if latest.seconds_left is None:  # there was nothing to train: another process does it
             return AGAIN

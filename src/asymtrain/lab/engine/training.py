@@ -33,6 +33,13 @@ class StackProgress:
     epochs: int
     images: int  # trained on so far in this process, summed over runs
     recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # since its last report; in the first, those of its checkpoint
+    part: float = 0.0  # of the epoch that has begun, how much is trained
+    model: object = None  # tells stacks of one model from those of another
+
+    @property
+    def trained(self) -> float:
+        """Epochs, summed over runs."""
+        return self.runs * (self.epoch + self.part)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,11 @@ class Progress:
     recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs have finished since the last report
     finished: tuple[Run, ...] = ()  # runs that have ended since then
     epochs_here: int = 0  # of `epochs_done`, those that this execution has trained: the others were checkpoints'
+
+
+def model_of(spec: RunSpec) -> object:
+    """What decides how long an epoch takes, more than all else."""
+    return spec.arch, spec.arch_options
 
 
 def train(
@@ -151,7 +163,11 @@ class _Watch:
             for epoch in history[self.told :]
         )
         self.told = stack.epoch
-        self.progress(StackProgress(self.id, len(stack.specs), stack.epoch, stack.specs[0].epochs, images, recorded))
+        part, first = min(1.0, stack.step * stack.data.batch / stack.data.seen), stack.specs[0]
+        told = StackProgress(
+            self.id, len(stack.specs), stack.epoch, first.epochs, images, recorded, part, model_of(first)
+        )
+        self.progress(told)
 
     def pause(self) -> bool:
         if time.monotonic() - self.shown > REPORT_SECONDS:

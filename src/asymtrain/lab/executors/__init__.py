@@ -96,7 +96,7 @@ def _execute(
         chosen.check_functions(_functions(missing, None if fresh else store))
         if store is None:
             stacks = plan(missing, chosen.device, workers=workers)
-            yield from _results(chosen, stacks, job, ProgressSum(stacks, progress))
+            yield from _results(chosen, stacks, job, ProgressSum(stacks, progress, workers=workers))
             return
         with Store(store) as record, _renewed_claims(record):
             checkpoints = checkpoints_of(store)
@@ -105,7 +105,7 @@ def _execute(
             stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
             yield from stored
             stacks = choose_stacks(missing, record, checkpoints, chosen.device, workers, fresh=fresh)
-            total = ProgressSum(stacks, progress, checkpoints)
+            total = ProgressSum(stacks, progress, checkpoints, workers)
             elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")

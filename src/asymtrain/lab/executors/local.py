@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 
 import torch
 
-from asymtrain.lab.engine import StackPlan
+from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.executors.outcomes import (
     Finished,
     Job,
@@ -88,8 +88,7 @@ class Local:
         if len(slots) == 1 and slots[0].pipe is None:
             # In this process, until all are done or the device is lost.
             while stack_plan := waiting.take():
-                with held_interrupt() as interrupted:
-                    result = work(stack_plan, job, slots[0].device, report, interrupted)
+                result = _work_here(stack_plan, job, slots[0].device, report)
                 yield from waiting.settle(result)
                 if isinstance(result, Lost) and not self.in_process:
                     break
@@ -156,20 +155,28 @@ class _Slot:
     pipe: Connection | None = None
     plan: StackPlan | None = None
     turn: Literal["", "asked", "given"] = ""
+    trained: bool = False  # has its stack reported a step, so that it holds more than its last checkpoint?
     strikes: int = 0
-
-    @property
-    def trains(self) -> bool:
-        """Does it hold more than its last checkpoint? Before its turn a stack does not."""
-        return self.plan is not None and (self.turn == "given" or not self.takes_turns)
 
     def end(self) -> None:
         """Its stack has ended."""
-        self.plan, self.turn = None, ""
+        self.plan, self.turn, self.trained = None, "", False
 
     def shares(self, other: "_Slot") -> bool:
         """Do they take turns?"""
         return self.takes_turns and self is not other and self.device == other.device
+
+
+def _work_here(stack_plan: StackPlan, job: Job, device: torch.device, report: Report) -> Result:
+    """Train a stack in this process; a Ctrl-C is held back from the first step on."""
+    begun = threading.Event()
+
+    def begin() -> bool:
+        begun.set()
+        return True
+
+    with held_interrupt(begun.is_set) as interrupted:
+        return work(stack_plan, job, device, report, interrupted, begin)
 
 
 def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
@@ -183,7 +190,7 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
 
 def _abandon(slots: list[_Slot]) -> list[Result]:
     """After the deadline no stack begins: one that compiles or waits for its turn ends at once."""
-    late = [(slot, slot.plan) for slot in slots if slot.plan is not None and not slot.trains]
+    late = [(slot, slot.plan) for slot in slots if slot.plan is not None and slot.takes_turns and slot.turn != "given"]
     _shut_down([slot for slot, _ in late])
     return [Stopped(stack_plan) for _, stack_plan in late]
 
@@ -211,6 +218,7 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
         elif message == TURN:
             slot.turn = "asked"
         elif message is not None:
+            slot.trained = slot.trained or (isinstance(message, StackProgress) and message.images > 0)
             waiting.report(message)
         else:
             reason = f"its worker on {slot.device} died (killed, or out of memory)"
@@ -328,16 +336,16 @@ def _serve(pipe: Connection, device: torch.device) -> None:
 
 
 def _shut_down(slots: list[_Slot]) -> None:
-    """End the workers, those that train with a checkpoint; one that compiles has nothing to keep."""
+    """End the workers, those that train with a checkpoint; one that starts or compiles has nothing to keep."""
     until = time.monotonic() + SHUTDOWN_SECONDS
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     try:
         for slot, pipe in workers:
-            if slot.trains:
+            if slot.trained:
                 _send(pipe, STOP)
         for slot, pipe in workers:
             # Keep reading: a worker that cannot send cannot end.
-            while slot.trains and time.monotonic() < until:
+            while slot.trained and time.monotonic() < until:
                 if pipe.poll(0.1) and isinstance(_receive(pipe), Result | None):
                     slot.end()
     finally:
@@ -345,8 +353,9 @@ def _shut_down(slots: list[_Slot]) -> None:
         for slot, pipe in workers:
             pipe.close()
             slot.end()
+        until = time.monotonic() + 1.0  # for all of them: one that starts would import to the end first
         for slot, _ in workers:
-            slot.process.join(timeout=1.0)
+            slot.process.join(timeout=max(0.0, until - time.monotonic()))
             if slot.process.is_alive():
                 slot.process.kill()
                 slot.process.join()

@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 import traceback
-from collections import Counter, deque
+import types
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
+from asymtrain.lab.engine.training import model_of
 from asymtrain.lab.executors.fingerprints import first_of_each_kind, kind_of, take_fingerprints, with_fingerprints
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
@@ -155,22 +157,29 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
 
 
 @contextmanager
-def held_interrupt() -> Iterator[Interrupt]:
+def held_interrupt(is_due: Callable[[], bool] = lambda: True) -> Iterator[Interrupt]:
     """Hold a Ctrl-C back until the end of the block, and say whether one came; a second one is not held.
 
-    In the middle of a training step or of a message it would leave half of it.
+    In the middle of a training step or of a message it would leave half of it; as long as `is_due` says that there is
+    nothing to lose yet, it is not held either. The handler is called at once, since it may tell the user: only what it
+    raises is held.
     """
     handler = signal.getsignal(signal.SIGINT)
     # Python calls handlers in the main thread alone. A process in the background may ignore Ctrl-C: so do we.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield lambda: False
         return
-    came: list[int] = []
+    came: list[BaseException] = []
 
-    def note(number: int, frame: object) -> None:
+    def note(number: int, frame: types.FrameType | None) -> None:
         if came:
             raise KeyboardInterrupt
-        came.append(number)
+        try:
+            handler(number, frame)
+        except BaseException as raised:
+            came.append(raised)
+            if not is_due():
+                raise
 
     signal.signal(signal.SIGINT, note)
     try:
@@ -178,7 +187,7 @@ def held_interrupt() -> Iterator[Interrupt]:
     finally:
         signal.signal(signal.SIGINT, handler)
     if came:
-        handler(signal.SIGINT, None)
+        raise came[0]
 
 
 class Waiting:
@@ -233,25 +242,43 @@ class Waiting:
         return []
 
 
+@dataclass(frozen=True)
+class _Span:
+    """When a stack was first and last seen to train, and the epochs it had at first, summed over runs."""
+
+    start: float
+    end: float
+    trained: float
+
+
 class ProgressSum:
     """Adds up the reports of all stacks and passes them on; epochs are also logged beside the checkpoints."""
 
     def __init__(
-        self, plans: list[StackPlan], show: Callable[[Progress], None] | None, checkpoints: Path | None = None
+        self,
+        plans: list[StackPlan],
+        show: Callable[[Progress], None] | None,
+        checkpoints: Path | None = None,
+        workers: int = 1,
     ) -> None:
-        self.show, self.checkpoints = show, checkpoints
-        self.runs_total = sum(len(p.specs) for p in plans)
+        self.show, self.checkpoints, self.workers = show, checkpoints, workers
+        self.stacks, self.runs_total = len(plans), sum(len(p.specs) for p in plans)
         self.epochs_total = sum(s.epochs for p in plans for s in p.specs)
         self.runs_done = 0
         self.latest: dict[str, StackProgress] = {}
         self.first_epochs: dict[str, int] = {}
         self.start = time.monotonic()
+        self.epochs_of: Counter[object] = Counter()  # in all, by model
+        for stack_plan in plans:
+            self.epochs_of[model_of(stack_plan.specs[0])] += sum(spec.epochs for spec in stack_plan.specs)
+        self.spans: dict[str, _Span] = {}
 
     def __call__(self, message: StackProgress | str) -> None:
         if isinstance(message, StackProgress):
             here = message.epoch * message.runs
             # A stack that was lost may go on from an older checkpoint than it began with, or anew.
             self.first_epochs[message.stack] = min(here, self.first_epochs.get(message.stack, here))
+            self._time(message)
             self.latest[message.stack] = message
             if self.checkpoints is not None:
                 log_epochs(self.checkpoints / message.stack, message.recorded)
@@ -277,6 +304,32 @@ class ProgressSum:
         seconds = max(1e-9, time.monotonic() - self.start)
         images = sum(progress.images for progress in self.latest.values())
         done, here = self.epochs_done, self.epochs_here
-        left = (self.epochs_total - done) * seconds / here if here else None
-        rate = images / seconds
+        rate, left = images / seconds, self._seconds_left()
         return Progress(self.runs_total, self.runs_done, self.epochs_total, done, rate, left, epochs_here=here)
+
+    def _time(self, message: StackProgress) -> None:
+        """Note since when a stack trains: its start, where code is compiled, says nothing about the rest."""
+        now, trained = time.monotonic(), message.trained
+        before, span = self.latest.get(message.stack), _Span(now, now, message.trained)
+        # It begins; or it was lost, and begins again; or this is the first report after its start.
+        if before is not None and before.trained <= trained and (before.images or message.epoch == message.epochs):
+            span = replace(self.spans[message.stack], end=now)
+        self.spans[message.stack] = span
+
+    def _seconds_left(self) -> float | None:
+        """By the speed of each model; None while one that is still to be trained has no speed yet.
+
+        Epochs of an MLP say nothing about those of a CNN: an estimate by all epochs would climb when the CNN begins.
+        """
+        left = dict[object, float](self.epochs_of)
+        here, seconds = defaultdict[object, float](float), defaultdict[object, float](float)
+        for stack, message in self.latest.items():
+            left[message.model] = left.get(message.model, 0.0) - message.trained
+            here[message.model] += message.trained - self.spans[stack].trained
+            seconds[message.model] += self.spans[stack].end - self.spans[stack].start
+        models = [model for model, epochs in left.items() if epochs > 0]
+        if any(here[model] <= 0 for model in models):
+            return None
+        work = sum(left[model] * seconds[model] / here[model] for model in models)
+        ended = sum(message.epoch == message.epochs for message in self.latest.values())
+        return work / max(1, min(self.workers, self.stacks - ended))

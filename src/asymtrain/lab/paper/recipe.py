@@ -8,12 +8,13 @@ written and a figure drawn is the report's.
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from asymtrain.lab.paper.claims import claim
 from asymtrain.lab.paper.evidence import Evidence
 from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import ARCHS, READINGS, Study
+from asymtrain.lab.paper.study import ARCHS, READINGS, Study, title_for
 from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.runs import RunSpec
@@ -132,10 +133,10 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     versions += [value["versions"] for value in origins if "versions" in value]
     return RecipeResult(
         recipe.name,
-        recipe.title,
+        title_for(study, recipe.title),
         recipe.question,
         recipe.how,
-        output.tables,
+        tuple(_beside_paper(table, study) for table in output.tables),
         output.figures,
         judged.evidence,
         **needs.progress(known),
@@ -146,6 +147,16 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
         notes=output.notes,
     )
+
+
+def _beside_paper(table: Table, study: Study) -> Table:
+    """The table with a note on its differences to the paper; without them where the study trains something else."""
+    title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
+    if not study.stand_in:
+        return dataclasses.replace(table, title=title, note=" ".join(filter(None, (table.note, *against))))
+    shown = [not difference for difference in against]
+    columns, rows = tuple(compress(table.columns, shown)), tuple(tuple(compress(row, shown)) for row in table.rows)
+    return dataclasses.replace(table, title=title, columns=columns, rows=rows)
 
 
 def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:

@@ -136,6 +136,9 @@ RULE = {
 }
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
+# Seconds before the first step: torch is loaded, workers start, and on a GPU compiled code is loaded from the cache
+# (docs/performance.md).
+START = {"cuda": 20.0, "cpu": 10.0}
 SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
 # A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of the paper's
 # ViT, 65 s a network in float32, and CNN, 38 s in TF32, on an H200 (results/200-epochs-landscapes).

@@ -33,6 +33,7 @@ Three rules make runs equal that are equal:
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -170,6 +171,7 @@ def get_sizes(name: str) -> Sizes:
     return SIZES[name]
 
 
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 FULL = {"cifar10": 5000, "cifar100": 500}  # training images a class
 LONG = 100  # epochs that the paper's learning curves show
 
@@ -258,11 +260,17 @@ def data_fields(study: Study, dataset: str) -> dict[str, Any]:
 
 def shown_dataset(study: Study, dataset: str) -> str:
     """What the study learns in place of one of the paper's datasets, for a reader."""
-    name, fields = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[dataset], data_fields(study, dataset)
+    name, fields = NAMES[dataset], data_fields(study, dataset)
     if fields["dataset"] == dataset:
         return f"{name} ({fields['per_class']} images a class)" if "per_class" in fields else name
     classes = dict(fields.get("dataset_options", ())).get("classes", "?")
     return f"{fields['dataset']} with {classes} classes (for {name})"
+
+
+def title_for(study: Study, title: str) -> str:
+    """The title with what the study learns in place of the datasets of the paper that it names."""
+    datasets = {name: dataset for dataset, name in NAMES.items()}
+    return re.sub("CIFAR-100?", lambda found: shown_dataset(study, datasets[found[0]]), title)
 
 
 def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:

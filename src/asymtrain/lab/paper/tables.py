@@ -50,7 +50,7 @@ EFFECT = (*sides(), percent("Improvement", short="Change"), percent("Interval"),
 PAPERS = (
     *sides(papers=True),
     percent("improvement", short="change", papers=True),
-    number("Difference", 1, signed=True),
+    number("Difference", 1, signed=True, against_paper="Difference: our improvement less the paper's, in points."),
 )
 
 
@@ -136,7 +136,7 @@ def effect_table(
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
     correction = (
         "Improvement: in percent of Plain's mean over seeds. Intervals are 95% t intervals over seeds, corrected for "
-        f"{counts} cells{of}; p too. Difference: our improvement less the paper's, in points."
+        f"{counts} cells{of}; p too."
     )
     columns = (*EFFECT[:at], *([OVER_IMAGES] if over_images else []), *EFFECT[at:], *PAPERS)
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
@@ -329,10 +329,7 @@ def _signs(*intervals: Interval | None) -> str:
 
 # Quantities that are compared by their plain difference: epochs, gaps, attention
 
-DIFFERENCE_NOTE = (
-    "Change: Asymmetric less Plain, with a 95% t interval over pairs of one seed, not corrected. "
-    "Difference: our change less the paper's."
-)
+DIFFERENCE_NOTE = "Change: Asymmetric less Plain, with a 95% t interval over pairs of one seed, not corrected."
 
 
 def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tuple[Column, ...]:
@@ -345,7 +342,7 @@ def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tu
         N,
         *sides(printed, papers=True),
         number("change", printed, signed=True, papers=True),
-        number("Difference", digits, signed=True),
+        number("Difference", digits, signed=True, against_paper="Difference: our change less the paper's."),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.paper.running import RULE, estimate, is_timed
+from asymtrain.lab.paper.running import RULE, START, estimate, is_timed
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.practice.protocol import BLOCKS, MODELS, Block, Study, Task
 from asymtrain.lab.practice.selection import Known, needs
@@ -43,10 +43,12 @@ class Left:
     def seconds(self, known: Known, device: str, workers: int) -> float | None:
         """Wall time of the rest; None where the rate of a model is not known yet."""
         specs = [*self.specs, *self.later]
+        if not specs:
+            return 0.0
         timed = {*RULE[device], *(run.spec.arch for run in known.values() if is_timed(run, device))}
         if not {spec.arch for spec in specs} <= timed:
             return None
-        return estimate(specs, Snapshot(known), device, workers, small=False).seconds
+        return START[device] + estimate(specs, Snapshot(known), device, workers, small=False).seconds
 
 
 def left_of(study: Study, tasks: Iterable[Task], known: Known) -> Left:

@@ -44,6 +44,7 @@ class Column:
     signed: bool = False  # is a plus written?
     significant: bool = False  # are `digits` significant ones?
     papers: bool = False  # are these the paper's numbers, beside ours of the same name?
+    against_paper: str = ""  # for our number less the paper's: what it is, as a sentence for the table's note
     short: str = ""  # the heading where room is short, such as on a narrow terminal
     only_if_varied: bool = False  # do pages leave it out where every row says the same?
 

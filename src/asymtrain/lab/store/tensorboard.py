@@ -9,6 +9,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.texts import without_folders
 
 # Field of an epoch to the name of its curve; what stands before the slash is TensorBoard's group.
 CURVES = {
@@ -62,7 +63,12 @@ def write_epoch(log: Any, epoch: Epoch) -> None:
 
 
 def run_name(spec: RunSpec) -> str:
-    return f"{spec.dataset}-{spec.arch}-{spec.variant}-seed{spec.seed}-{spec.id}"
+    return f"{group_name(spec)}-{spec.variant}-seed{spec.seed}-{spec.id}"
+
+
+def group_name(spec: RunSpec) -> str:
+    """What runs of one comparison share; without folders, since a tracker may send it."""
+    return f"{without_folders(spec.dataset)}-{without_folders(spec.arch)}"
 
 
 def curve_values(epoch: Epoch) -> dict[str, float]:

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("In conflict", "share", digits=0),
     N,
     *(number(name, 4, signed=True, papers=True) for name in ("final", "average", "least", "largest")),
-    number("Difference of the average", signed=True),
+    number("Difference of the average", signed=True, against_paper="Difference: our average less the paper's."),
 )
 BRANCHES = {"trained": "as trained", "frozen": "frozen at initialisation", "detached": "on detached features"}
 

@@ -11,7 +11,7 @@ from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, la
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.paper.study import Study
 from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
 from asymtrain.lab.report.figure import Figure, Surface
 from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
@@ -38,7 +38,7 @@ COLUMNS = (
     number("Plane's R²", 4),
     N,
     percent("change of deviation", papers=True),
-    number("Difference", 1, signed=True),
+    number("Difference", 1, signed=True, against_paper="Difference: our change less the paper's, in points."),
 )
 BESIDE = (
     Column("Backbone"),
@@ -101,15 +101,14 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
+        "gradient are then one number. The paper does not state "
         f"how far its grid reaches, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
     made = []
-    for name, title, data, more in (
-        ("table5", "Table 5: initial loss landscape, MLP", "cifar10", ""),
-        ("table6", "Table 6: initial loss landscape, CNN and ViT", "cifar100", _precisions(study, known)),
+    for name, title, where, more in (
+        ("table5", "Table 5: initial loss landscape, MLP", "CIFAR-10", ""),
+        ("table6", "Table 6: initial loss landscape, CNN and ViT", "CIFAR-100", _precisions(study, known)),
     ):
-        where = shown_dataset(study, data)
         made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
         made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE))
     return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
