@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,19 @@ def test_pages_quote_what_the_rows_give(shown):
         sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", page.read_text(), re.MULTILINE)
         assert [named(sentence) for sentence in sentences] == wanted
         assert set(sentences) <= set(document["sentences"])
+
+
+def test_tables_are_recomputed_without_asymtrain(tmp_path):
+    def recompute(text):
+        page = tmp_path / "page.md"
+        page.write_text(text)
+        script = [sys.executable, str(ROOT / "results/recompute_practice.py"), str(page)]
+        return subprocess.run(script, capture_output=True, text=True)
+
+    same = recompute(PAGE.read_text())
+    assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "different: nothing"), same.stderr
+    other = recompute(PAGE.read_text().replace("+0.36  -0.30 to +1.02", "+0.46  -0.30 to +1.02"))
+    assert (other.returncode, other.stdout.splitlines()[-1]) == (1, "different: 1")
 
 
 def effects_of(document: dict) -> list[list[str]]:
