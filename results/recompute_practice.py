@@ -2,9 +2,9 @@
 
     python results/recompute_practice.py [PAGE]
 
-It reads the Parquet files with pandas and imports nothing of asymtrain. The change that tunes a baseline is the one with
-the best validation accuracy, as the protocol says; differences are taken seed by seed. It exits with 1 where the page's
-tables and the rows differ, in a number or in which rows there are.
+It reads the Parquet files with pandas and imports nothing of asymtrain. The change that tunes a baseline is the one
+with the best validation accuracy, as the protocol says; differences are taken seed by seed. It exits with 1 where the
+page's tables and the rows differ, in a number or in which rows there are.
 """
 
 import json
@@ -24,22 +24,10 @@ MODELS = {
     "asymtrain.lab.practice.models:mixer": "MLP-Mixer",
 }
 # What specs leave out.
-DEFAULTS = {
-    "arch": "mlp",
-    "arch_options": "",
-    "epochs": 10,
-    "redundancy": 1,
-    "alpha": 1.0,
-    "alpha_schedule": "constant",
-}
-DEFAULTS |= {
-    "objective": "sigmoid",
-    "branch_bias": "none",
-    "places": "all",
-    "learning_rate": 1e-3,
-    "weight_decay": 0.01,
-}
-DEFAULTS |= {"label_smoothing": 0.0, "branch_labels": "true", "branch_weights": "trained", "signal": "gradient"}
+DEFAULTS = {"arch": "mlp", "arch_options": "", "epochs": 10, "redundancy": 1, "alpha": 1.0, "objective": "sigmoid"}
+DEFAULTS |= {"alpha_schedule": "constant", "branch_bias": "none", "places": "all", "branch_labels": "true"}
+DEFAULTS |= {"branch_weights": "trained", "signal": "gradient", "learning_rate": 1e-3, "weight_decay": 0.01}
+DEFAULTS |= {"label_smoothing": 0.0}
 RECIPE = ["learning_rate", "weight_decay", "label_smoothing", "arch_options", "warmup_share"]
 BRANCHES = ["redundancy", "alpha", "alpha_schedule", "objective", "branch_bias", "places"]
 CONTROLS = {
