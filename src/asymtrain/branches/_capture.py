@@ -495,9 +495,9 @@ class Capture:
             for hooks, key in _own_hooks(module):
                 if getattr(hooks[key], "forward", None) is self.forward:
                     _pop_hook(module, hooks, key)
-        for module in (watch() for watch in self.hooked):
-            if module is not None and not _own_hooks(module):
-                _unmark(module)
+        for hooked in (watch() for watch in self.hooked):
+            if hooked is not None and not _own_hooks(hooked):
+                _unmark(hooked)
         self.forward.forget()
 
 

@@ -150,8 +150,9 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
 
     def _main_loss(self, model: Any, inputs: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Any, bool]:
         """The trainer's own loss; the model's outputs; whether that loss is the mean of this batch alone."""
-        items, told = kwargs.get("num_items_in_batch"), getattr(self, "loss_is_scaled_for_ga", None)
+        items: Any = kwargs.get("num_items_in_batch")
         accumulated = items is not None and self.current_gradient_accumulation_steps > 1
+        told = getattr(self, "loss_is_scaled_for_ga", None)
         ask = accumulated and told is None and self._counts_items is None
         if ask:
             # A count with a gradient tells whether the loss depends on it. Only the first accumulated batch pays.
