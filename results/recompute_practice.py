@@ -104,8 +104,7 @@ for heading, computed in {
     for key in sorted({*computed, *shown}):
         same = computed.get(key) == shown.get(key)
         wrong += not same
-        print(
-            f"{heading:24}  {key[1]:9}  {key[0]:20}  {computed.get(key)}{'' if same else f'  THE PAGE: {shown.get(key)}'}"
-        )
+        beside = "" if same else f"  THE PAGE: {shown.get(key)}"
+        print(f"{heading:24}  {key[1]:9}  {key[0]:20}  {computed.get(key)}{beside}")
 print(f"different: {wrong or 'nothing'}")
 sys.exit(bool(wrong))
