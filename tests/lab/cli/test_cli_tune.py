@@ -98,19 +98,11 @@ def test_a_race_goes_on_in_the_folder_of_the_short_form(cli):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param(["--option", "widths=[8]"], "without --option: write --arch-option", id="option"),
-        pytest.param(["--image-size", "8"], "without --image-size: write --data-option image_size=", id="image size"),
-        pytest.param(["--scale", "paper"], "with --arch-option", id="scale"),
-        pytest.param(["--alphas", "0.1,1"], "write --candidate alpha=0.1 --candidate alpha=1", id="alphas"),
-        pytest.param(["--steps", "40"], "--epochs", id="steps"),
-        pytest.param(["--every", "5"], "asymtrain measure alignment", id="every"),
-        pytest.param(["--no-pairs"], "asymtrain measure alignment", id="no pairs"),
-        pytest.param(["--track", "tensorboard"], "asymtrain watch shows runs", id="track"),
         pytest.param(["--seeds", "3"], "without --seeds: asymtrain tune confirms on fresh seeds", id="seeds"),
         pytest.param(["--whole"], "without --whole: asymtrain tune --whole", id="whole"),
     ],
 )
-def test_what_the_earlier_probe_took_is_refused(refused, options, said):
+def test_the_short_form_refuses_what_only_the_race_has(refused, options, said):
     assert said in refused("probe", "mlp", *options)
 
 

@@ -1,4 +1,4 @@
-"""`asymtrain probe`: the short form of `asymtrain tune`, by the name of the command that advised before it."""
+"""`asymtrain probe`: the short form of `asymtrain tune`."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -11,8 +11,6 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.options import SETTINGS, above_zero
 from asymtrain.lab.cli.tune import Effort, TrainingAsked, TuneOutput, find
-
-ALIGNMENT = "asymtrain measure alignment measures gradients"
 
 
 def _gone(now: str) -> Any:
@@ -28,7 +26,7 @@ def _gone(now: str) -> Any:
 
 @dataclass(frozen=True)
 class ShortEffort(Effort):
-    """The effort of the short form. What only the earlier probe had, or only the race has, is refused."""
+    """The effort of the short form. What only the race has is refused."""
 
     minutes: Annotated[
         float | None, Option(help="A limit, after which the same command goes on. Default: 30.", callback=above_zero)
@@ -36,14 +34,6 @@ class ShortEffort(Effort):
     short: Annotated[bool, Option("--short", hidden=True)] = False  # as `tune` has it
     whole: Annotated[bool, _gone("asymtrain tune --whole trains all epochs")] = False
     seeds: Annotated[int | None, _gone("asymtrain tune confirms on fresh seeds")] = None
-    option: Annotated[str | None, _gone("write --arch-option NAME=VALUE")] = None
-    image_size: Annotated[str | None, _gone("write --data-option image_size=64")] = None
-    scale: Annotated[str | None, _gone("give the sizes of a backbone with --arch-option")] = None
-    alphas: Annotated[str | None, _gone("write --candidate alpha=0.1 --candidate alpha=1")] = None
-    steps: Annotated[str | None, _gone("give the epochs of your training with --epochs, a third is tried")] = None
-    every: Annotated[str | None, _gone(ALIGNMENT)] = None
-    no_pairs: Annotated[bool, _gone(ALIGNMENT)] = False
-    track: Annotated[str | None, _gone("asymtrain watch shows runs as they train")] = None
 
 
 @flattened
