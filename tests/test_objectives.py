@@ -183,13 +183,6 @@ def test_values_that_are_no_shares_are_refused(loss, value):
         loss(torch.zeros(2, 3), targets)
 
 
-def test_the_former_keyword_works_and_warns(logits):
-    targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
-    with pytest.warns(DeprecationWarning, match=r"is now sigmoid_loss\(class_reduction="):
-        old = sigmoid_loss(logits, targets, over_classes="sum")
-    assert torch.equal(old, sigmoid_loss(logits, targets, class_reduction="sum"))
-
-
 BY_ROWS = [name for name, objective in OBJECTIVES.items() if objective.rows is not None]
 
 

@@ -39,7 +39,6 @@ A name is loaded, and torch with it, when it is first used: `asymtrain --help` d
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asymtrain._moved import old_name
 from asymtrain.errors import UsageError
 from asymtrain.version import VERSION
 
@@ -92,7 +91,7 @@ def __getattr__(name: str) -> Any:
             return globals()[name]
     if name in _HOMES:
         return import_module(f"{__name__}.{name}")
-    return old_name(__name__, name, measured_backward="backward_with_alignment")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asymtrain._moved import renamed_arguments
 from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
@@ -94,7 +93,6 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -
     return OBJECTIVES["softmax"].loss(logits, targets, ignore_index=ignore_index)
 
 
-@renamed_arguments(over_classes="class_reduction")
 def sigmoid_loss(
     logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "mean", ignore_index: int = -100
 ) -> Tensor:

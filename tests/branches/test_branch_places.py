@@ -271,33 +271,6 @@ def test_no_two_places_share_a_head() -> None:
     assert branches.head("a.b") is not branches.head("a/b")
 
 
-def test_branches_that_were_saved_when_dots_and_slashes_had_one_key_still_load() -> None:
-    weight = torch.randn(CLASSES, 7)
-    branches = attach(slashed(), "a/b", rows(), CLASSES)
-    branches.load_state_dict({"heads.a/b.live": weight}, strict=True)
-    assert torch.equal(branches.head("a/b").live, weight)
-    both = attach(slashed(), ["a.b", "a/b"], rows(), CLASSES)
-    both.load_state_dict({"heads.a/b.live": weight}, strict=True)
-    assert torch.equal(both.head("a.b").live, weight)
-    assert torch.equal(both.head("a/b").live, weight)
-    state = {name: value + i for i, (name, value) in enumerate(both.state_dict().items())}
-    both.load_state_dict(state, strict=True)
-    assert not torch.equal(both.head("a.b").live, both.head("a/b").live)
-    tilde = attach(Named("a~b", "keys"), ["a~b", "keys"], rows(), CLASSES)
-    tilde.load_state_dict({"heads.a~b.live": weight, "heads./keys.live": weight + 1}, strict=True)
-    assert torch.equal(tilde.head("keys").live, tilde.head("a~b").live + 1)
-    with pytest.raises(UsageError, match="Missing key"):
-        branches.load_state_dict({}, strict=True)
-
-
-def test_former_keys_load_inside_a_larger_module() -> None:
-    model = slashed()
-    net = WithBranches(model, attach(model, "a/b", rows(), CLASSES))
-    state = {name.replace("a~1b", "a/b"): value for name, value in net.state_dict().items()}
-    assert state.keys() != net.state_dict().keys()
-    net.load_state_dict(state, strict=True)
-
-
 def test_a_child_may_have_a_dot_in_its_own_name() -> None:
     model, x = Named("a.b", "c"), rows()
     branches = attach(model, "a.b", x, CLASSES)

@@ -200,30 +200,6 @@ def test_a_checkpoint_resumes_without_the_callback_and_a_plain_one_with_it(tmp_p
     assert added.branches.stripped
 
 
-def test_a_checkpoint_of_a_former_version_resumes(tmp_path):
-    """It has the branches in the optimizer's state."""
-
-    class Formerly(BranchesCallback):
-        def on_train_start(self, *args):
-            super().on_train_start(*args)
-            for part in self._parts:
-                part.remove()
-
-        def state_dict(self):
-            return {"branches": self.branches.state_dict()} if not self.branches.stripped else {}
-
-        state_key = "BranchesCallback"
-
-    whole, kept = Module(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    options = {"alpha": 0.5, "model": "net", "at": "blocks.*", "classes": CLASSES, "redundancy": 2}
-    trainer(Formerly(sample=examples()[0][:2], **options), kept, epochs=3).fit(whole, loader())
-    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=False)
-    assert len(saved["optimizer_states"][0]["param_groups"][0]["params"]) == 8
-    resumed = Module()
-    resume(resumed, tmp_path, callback())
-    assert_same_bits(resumed, whole)
-
-
 def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
     trainer(callback(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=2).fit(Module(), loader())
     with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the places"):

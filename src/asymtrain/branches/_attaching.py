@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
@@ -64,9 +63,6 @@ def _with_preset(function: Callable[Arguments, Branches]) -> Callable[Arguments,
     return call
 
 
-@renamed_arguments(
-    over_classes="class_reduction", combine="branch_reduction", draw="initialization", loss_fn="objective"
-)
 @_with_preset
 def attach(
     model: nn.Module,
@@ -227,7 +223,7 @@ def attach(
             f"one forward calls the place {told_calls}{more}, and branches read the last call alone: where every call "
             "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
             UsageWarning,
-            stacklevel=4,  # behind the two decorators
+            stacklevel=3,  # behind the decorator
         )
     tokens = any(reader.positions == 1 for reader in readers.values())
     if shift and not tokens:

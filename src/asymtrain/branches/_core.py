@@ -508,19 +508,6 @@ class Branches(nn.Module):
                 "redundancy of the training that wrote it"
             ) from error
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""
-        keys = {f"{prefix}heads.{_key(place)}." for place in self.places}
-        for place in self.places:
-            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_key(place, _FORMER_ESCAPES)}."
-            if key == former or any(name.startswith(key) for name in state_dict):
-                continue
-            for name in [name for name in state_dict if name.startswith(former)]:
-                # Two places may have shared them; the other one's are still needed.
-                value = state_dict[name] if former in keys else state_dict.pop(name)
-                state_dict[key + name.removeprefix(former)] = value
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def extra_repr(self) -> str:
         """Which branch is live."""
         return f"activation={self.activation}"
@@ -650,12 +637,11 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
 
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
-_FORMER_ESCAPES = str.maketrans({".": "/"})  # of weights that were saved before slashes were told from dots
 
 
-def _key(place: str, escapes: dict[int, str] = _ESCAPES) -> str:
+def _key(place: str) -> str:
     """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
-    key = place.translate(escapes)
+    key = place.translate(_ESCAPES)
     return f"/{key}" if hasattr(_EMPTY, key) else key
 
 

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from asymtrain._moved import renamed_arguments
 from asymtrain.branches._losses import Activation
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, error_line
@@ -30,7 +29,6 @@ HeadBuilder = Callable[[int, int], nn.Module]
 HeadKind = HeadName | HeadBuilder | nn.Module
 
 
-@renamed_arguments(draw="initialization")
 def draw_branches(
     seed: int, widths: Sequence[int], classes: int, redundancy: int, initialization: Initialization
 ) -> list[Tensor]:

@@ -132,7 +132,7 @@ class OptimizerPart:
     """The branches' part of an optimizer, kept apart when the optimizer is saved.
 
     So a checkpoint of training with branches has the optimizer state of training without: it resumes with branches,
-    which take their part from beside it, and without. A state that has them, as former versions wrote it, loads too.
+    which take their part from beside it, and without.
     """
 
     def __init__(self, optimizer: Optimizer, branches: Branches) -> None:

@@ -21,27 +21,13 @@ if TYPE_CHECKING:
     from asymtrain.lab.tune import Tuned
 
 
-_GONE = {
-    "alphas": 'give candidates=[{"alpha": 0.1}, {"alpha": 1.0}]',
-    "steps": "give epochs=, those of your training, of which a third is tried",
-    "classes": "the labels of the data tell",
-    "every": "`asymtrain measure alignment` measures gradients",
-    "loss_fn": "models are trained by cross-entropy",
-    "logits": "build a model that returns its logits",
-    "autocast": 'give precision="bf16"',
-    "branch_options": "give at=, pool= or layout=",
-    "rule": "it confirms nothing, so there is no threshold to set",
-}
-"""Arguments of the earlier `probe`, and what to do without them."""
-
-
 def probe(
     build: str | Callable[..., nn.Module],
     data: str | Dataset | Sequence[Any] | Mapping[str, Any],
     at: str | Sequence[str] | None = None,
     **arguments: Any,
 ) -> Tuned:
-    """Try each form of branches in one short pair: `tune(build, data, short=True)` by its earlier name.
+    """Try each form of branches in one short pair: `tune(build, data, short=True)`.
 
     Args:
         build: as `tune` takes it.
@@ -49,9 +35,6 @@ def probe(
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
         **arguments: further arguments of `tune`.
     """
-    for name in arguments:
-        if name in _GONE:
-            raise UsageError(f"probe is now tune(..., short=True), without {name}=: {_GONE[name]}")
     return tune(build, data, at=at, **(arguments | {"short": True}))
 
 

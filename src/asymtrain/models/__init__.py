@@ -11,8 +11,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asymtrain._moved import old_name
-
 if TYPE_CHECKING:
     from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
     from asymtrain.models._building import BACKBONES, build
@@ -55,7 +53,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
             return globals()[name]
-    return old_name(__name__, name, BUILDERS="BACKBONES")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

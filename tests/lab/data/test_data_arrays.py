@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import Dataset, Examples, ImageSet, load
+from asymtrain.lab.data import Dataset, Examples, load
 
 KINDS = {
     "images": np.arange(4 * 2 * 3 * 5, dtype=np.uint8).reshape(4, 2, 3, 5),
@@ -23,7 +23,6 @@ def test_the_kind_follows_from_the_array(kind):
     data = dataset(KINDS[kind])
     assert data.kind == data.train.kind == kind
     assert len(data.train) == 4
-    assert ImageSet is Examples
 
 
 def test_only_a_set_of_images_has_images():

@@ -5,7 +5,6 @@ import errno
 import functools
 import itertools
 import json
-import math
 import os
 import stat
 from pathlib import Path
@@ -218,18 +217,6 @@ def test_checkpoints_of_earlier_versions_are_read(three_times, dataset):
         rows, epoch, (note,) = went_on(stack_plan, place, dataset)
         assert (rows, epoch) == ([without_time(run) for run in whole], 0)
         assert note.endswith("the stack starts anew")
-
-
-def test_numbers_that_an_earlier_version_went_on_with_are_trained_again(three_times, dataset):
-    stack_plan, place, whole = three_times
-    stack = Stack(list(stack_plan.specs), dataset)
-    load_checkpoint(place, stack)
-    stack.histories[1][0] = dataclasses.replace(stack.histories[1][0], main_norm=math.nan)
-    for _ in range(2):
-        save_checkpoint(place, stack)
-    rows, epoch, (note,) = went_on(stack_plan, place, dataset)
-    assert (rows, epoch) == ([without_time(run) for run in whole], 0)
-    assert "not finite" in note
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(dataset, tmp_path, monkeypatch):

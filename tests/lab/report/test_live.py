@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from test_drawing import PANELS, X, figure, images
 
-from asymtrain.lab.report.compact import compact
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
-from asymtrain.lab.report.live import LETTERS, embed, library, live_values, packed_script
+from asymtrain.lab.report.live import LETTERS, by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from live_pages import unpacked
@@ -78,10 +77,32 @@ def test_a_picture_is_there_once_however_many_maps_lie_over_it():
 @every_kind
 def test_both_forms_stand_side_by_side_and_have_the_same_bytes_each_time(kind):
     text = embed(figure(kind))
-    assert compact(draw(figure(kind)), figure(kind).name) in text
+    assert by_steps(draw(figure(kind))) in text
     values = re.search(r'<script type="application/gzip" class="values">(.*?)</script>', text, re.DOTALL)[1]
     assert len(json.loads(unpacked(values))["panels"]) == len(PANELS[kind])
     assert text == embed(figure(kind))
+
+
+def points_of(path):
+    """The points of a path of straight lines, whether it is written by places or by steps."""
+    points = [np.zeros(2)]
+    for letter, numbers in re.findall("([MLl])([^MLlz]*)", path):
+        for pair in np.array(re.findall(r"-?(?:\d+\.?\d*|\.\d+)", numbers), float).reshape(-1, 2):
+            points.append(pair + points[-1] * (letter == "l"))
+    return np.array(points)
+
+
+@every_kind
+def test_lines_by_steps_go_through_the_same_points(kind):
+    svg = draw(figure(kind))
+    small = by_steps(svg)
+    paths, steps = (re.findall(r' d="([^"]*)"', text) for text in (svg, small))
+    assert len(small) < len(svg)
+    assert re.sub(r' d="[^"]*"', "", small) == re.sub(r' d="[^"]*"', "", svg)
+    for before, after in zip(paths, steps, strict=True):
+        assert (before.count("M"), before.count("z")) == (after.count("M"), after.count("z"))
+        np.testing.assert_allclose(points_of(after), points_of(before), atol=0.051)
+    assert max(points_of(path).max() for path in paths) > 50
 
 
 def test_no_word_ends_the_script_that_it_stands_in():

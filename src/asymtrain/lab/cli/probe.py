@@ -1,4 +1,4 @@
-"""`asymtrain probe`: the short form of `asymtrain tune`, by the name of the command that advised before it."""
+"""`asymtrain probe`: the short form of `asymtrain tune`."""
 
 import dataclasses
 from dataclasses import dataclass

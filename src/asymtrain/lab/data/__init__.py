@@ -4,7 +4,7 @@
 few-shot subsets and label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
 """
 
-from asymtrain.lab.data.arrays import Dataset, Examples, ImageSet
+from asymtrain.lab.data.arrays import Dataset, Examples
 from asymtrain.lab.data.registry import NAMES, class_count, data_root, load
 
-__all__ = ["NAMES", "Dataset", "Examples", "ImageSet", "class_count", "data_root", "load"]
+__all__ = ["NAMES", "Dataset", "Examples", "class_count", "data_root", "load"]

@@ -68,9 +68,6 @@ class Examples:
         return sums
 
 
-ImageSet = Examples  # a name that still works
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Examples to train on and to test on; label k is the class `class_names[k]`."""

@@ -115,7 +115,7 @@ def _read(file: Path, stack: Stack) -> _State:
         state = _State(
             tensors,
             answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
-            calibration=progress.get("calibration", [None] * len(stack.specs)),  # none in those of earlier versions
+            calibration=progress["calibration"],
             histories=[[Epoch(**values) for values in epochs] for epochs in progress["histories"]],
             **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
         )
@@ -127,8 +127,6 @@ def _read(file: Path, stack: Stack) -> _State:
         raise UsageError(f"{file} is no checkpoint of this stack ({misfit}): delete {file.parent} to start anew")
     if misfit or not all(recorded):
         raise DamagedError(misfit or "its histories are not as long as its epochs")
-    if not all(epoch.is_finite for history in state.histories for epoch in history):
-        raise DamagedError("an earlier version went on with numbers that are not finite")
     return state
 
 

@@ -3,9 +3,6 @@
 `estimates` has means that leave out what is undefined; `asymtrain.lab.comparisons` applies all this to rows of runs.
 """
 
-from typing import Any
-
-from asymtrain._moved import old_name
 from asymtrain.lab.statistics.bootstraps import bootstrap_images, bootstrap_seeds, unpack_answers
 from asymtrain.lab.statistics.effects import (
     Description,
@@ -32,8 +29,3 @@ __all__ = [
     "describe", "equivalence_p", "holm", "minimum_detectable_d", "minimum_detectable_improvement", "size_word",
     "t_interval", "unpack_answers", "welch_interval", "welch_p_from_moments", "wilcoxon_p",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    moved = ("Verdict", "compare", "corrected", "labels", "paired", "sentence", "separating", "verdict")
-    return old_name(__name__, name, **{old: f"asymtrain.lab.comparisons.{old}" for old in moved})
