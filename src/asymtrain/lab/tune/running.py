@@ -285,7 +285,6 @@ def read_plan(out: Path, question: Question) -> Kept:
         asked, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
         plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
-        asked = {"short": False, **asked}  # which documents of earlier versions do not say
         if asked["short"] and not question.short:
             plan = None
         free = ("minutes", "seeds", "short") if plan is None else ("minutes",) if asked["short"] else ()
