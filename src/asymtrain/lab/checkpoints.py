@@ -121,10 +121,7 @@ def begun_stacks(folder: Path, on_damage: Callable[[Path], None] = lambda plan: 
 
 
 def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
-    """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs.
-
-    None of checkpoints of versions that kept none.
-    """
+    """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs."""
     sources = []
     for stack in begun_stacks(folder):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged plan is another's concern

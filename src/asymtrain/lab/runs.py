@@ -162,20 +162,13 @@ class Run:
     device: str = "cpu"
     path: str = "reference"  # which engine path trained it
     answers: bytes | None = None  # one bit for each test image: was it classified right after the last epoch?
-    # What was trained on what: a spec names them, and what it names can change. None in rows of earlier versions.
+    # What was trained on what: a spec names them, and what it names can change. None where it was not recorded, which
+    # holds for everything from here on.
     model_fingerprint: str | None = None  # of the model with the initial values of seed 0
     data_fingerprint: str | None = None
-    # Expected calibration error on the test images after the last epoch; None in rows of earlier versions too.
-    calibration_error: float | None = None
-
-    @property
-    def noted_classes(self) -> tuple[int | None, float]:
-        """Of the data that it was trained on: how many classes, and the share of the largest one in the test examples.
-
-        None and 0 in rows of versions that did not note it.
-        """
-        _, classes, largest = [*(self.data_fingerprint or "").split(":"), "", ""][:3]
-        return int(classes) if classes.isdecimal() else None, float(largest or 0)
+    calibration_error: float | None = None  # expected, on the test images after the last epoch
+    classes: int | None = None  # of the data
+    largest_class: float | None = None  # the share of the largest class in the test examples
 
     @property
     def seconds(self) -> float:

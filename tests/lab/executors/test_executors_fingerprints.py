@@ -74,8 +74,8 @@ def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> N
     plain, asymmetric = attempts(store)
     assert plain.model_fingerprint is not None
     assert plain.model_fingerprint == asymmetric.model_fingerprint
-    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {f"0123456789abcdef:{DATA['classes']}:0.25"}
-    assert plain.noted_classes == (DATA["classes"], 0.25)
+    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {"0123456789abcdef"}
+    assert (plain.classes, plain.largest_class) == (DATA["classes"], 0.25)
     other = [
         dataclasses.replace(spec, arch_options={"widths": (9,)}, seed=7) for spec in SPECS
     ]  # another kind of model
@@ -160,11 +160,12 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: list[str]) -> None:
     spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, at="1")
-    taken = fingerprints.take_fingerprints([spec], fingerprints.load_for(spec))
+    dataset = fingerprints.load_for(spec)
+    taken = fingerprints.take_fingerprints([spec], dataset)
     path = tmp_path / "runs.sqlite"
     run = dataclasses.replace(next(execute(SPECS[:1], device="cpu")), spec=spec)
     with Store(path) as opened:
-        for member in fingerprints.with_fingerprints([run], taken):
+        for member in fingerprints.with_sources([run], taken, dataset):
             opened.add(member)
     check_sources([spec], path)
     nets.write_text(NET.replace("width=4", "width=5"))

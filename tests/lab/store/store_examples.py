@@ -12,7 +12,6 @@ def example_spec(seed: int, epochs: int = 3, **fields: object) -> RunSpec:
 def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **fields: object) -> Run:
     """A run whose every float has all its digits."""
     draw = random.Random(f"{spec.id}{salt}").random
-    later = random.Random(f"{spec.id}{salt} version 2").random  # of its own, so that older examples keep their numbers
     plain = spec.redundancy == 0
     history = tuple(
         Epoch(
@@ -26,15 +25,17 @@ def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **f
             cosine_min=None if plain else -draw(),
             cosine_max=None if plain else draw(),
             seconds=draw() / 7,
-            cosine_std=None if plain else later(),
-            conflict=None if plain else later(),
-            main_norm=later() * 10,
-            # A second number was drawn when the files of earlier versions were written.
-            auxiliary_norm=None if plain else (later(), number > 1 and later())[0],
+            cosine_std=None if plain else draw(),
+            conflict=None if plain else draw(),
+            main_norm=draw() * 10,
+            auxiliary_norm=None if plain else draw(),
         )
         for number in range(1, (spec.epochs if epochs is None else epochs) + 1)
     )
-    answers = random.Random(f"{spec.id}{salt} answers").randbytes(13) if spec.seed % 2 else None
-    prints = {"model_fingerprint": f"{spec.id}:1:2", "data_fingerprint": spec.id} if spec.seed % 3 else {}
-    calibration = random.Random(f"{spec.id}{salt} calibration").random() if spec.seed % 2 else None
-    return Run(spec=spec, history=history, **{"answers": answers, "calibration_error": calibration, **prints, **fields})  # type: ignore[arg-type]
+    others: dict[str, object] = {}
+    if spec.seed % 2:
+        others |= {"answers": random.Random(f"{spec.id}{salt} answers").randbytes(13), "calibration_error": draw()}
+    if spec.seed % 3:
+        others |= {"model_fingerprint": f"{spec.id}:1:2", "data_fingerprint": spec.id}
+        others |= {"classes": 7, "largest_class": draw()}
+    return Run(spec=spec, history=history, **{**others, **fields})  # type: ignore[arg-type]

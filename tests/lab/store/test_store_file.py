@@ -1,6 +1,5 @@
 """The file itself: whose it is, its version, what the disk allows."""
 
-import dataclasses
 import os
 import random
 import sqlite3
@@ -12,10 +11,7 @@ import pytest
 from store_examples import example_run, example_spec
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store, StoreError, database, store_exists
-
-VERSION_1, VERSION_3, VERSION_4 = (Path(__file__).with_name(f"store_version_{version}.sql") for version in (1, 3, 4))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -27,126 +23,18 @@ def noise(count: int) -> bytes:
     return random.Random(0).randbytes(count)
 
 
-def old_store(path: Path, dump: Path = VERSION_1) -> Path:
-    connection = connect(path)
-    connection.executescript(dump.read_text())
-    connection.close()
-    return path
-
-
-@pytest.mark.parametrize("read_only", [True, False])
-def test_a_store_without_fingerprints_is_read_and_keeps_its_checksums(tmp_path: Path, read_only) -> None:
-    """The dump was written when version 3 was current."""
-    without = {"model_fingerprint": None, "data_fingerprint": None, "calibration_error": None}
-    with Store(old_store(tmp_path / "old.sqlite", VERSION_3), read_only=read_only) as store:
-        plain, asymmetric = example_spec(2, epochs=2, redundancy=0), example_spec(1, epochs=2)
-        assert store.runs() == [example_run(asymmetric, **without), example_run(plain, **without)]
-        assert store.check().damaged == ()
-        assert store.fingerprints() == []
-        if not read_only:
-            store.add(run := example_run(example_spec(4, epochs=2)))
-            assert store.fingerprints() == [(run.spec, run.model_fingerprint, run.data_fingerprint)]
-            store.add(example_run(run.spec, **without), again=True)
-            assert store.fingerprints() == []  # those of the latest attempts
-
-
-@pytest.mark.parametrize("read_only", [True, False])
-def test_a_store_without_calibration_errors_is_read_and_keeps_its_checksums(tmp_path: Path, read_only) -> None:
-    """The dump was written when version 4 was current."""
-    with Store(old_store(tmp_path / "old.sqlite", VERSION_4), read_only=read_only) as store:
-        specs = example_spec(1, epochs=2), example_spec(2, epochs=2, redundancy=0)
-        assert store.runs() == [example_run(spec, calibration_error=None) for spec in specs]
-        assert store.check().damaged == ()
-        if not read_only:
-            store.add(run := example_run(example_spec(4, epochs=2)))
-            assert run in store.runs()
-
-
-LATER = dict.fromkeys(("model_fingerprint", "data_fingerprint", "calibration_error"))
-
-
-def as_version_1(run: Run) -> Run:
-    """The run without what was not recorded then."""
-    later = dict.fromkeys(("cosine_std", "conflict", "main_norm", "auxiliary_norm"))
-    history = tuple(dataclasses.replace(epoch, **later) for epoch in run.history)
-    return dataclasses.replace(run, history=history, answers=None, **LATER)
-
-
-def test_a_store_of_version_1_is_read(tmp_path: Path) -> None:
-    """The dump was written when version 1 was current; what it holds must always come back."""
-    with Store(old_store(tmp_path / "old.sqlite")) as store:
-        assert store.runs() == [
-            as_version_1(example_run(example_spec(1, epochs=2), salt="again")),
-            as_version_1(
-                example_run(
-                    example_spec(2, epochs=2), epochs=1, outcome="diverged", device="NVIDIA H200", path="stacked"
-                )
-            ),
-        ]
-        assert [value.value for value in store.measurements("sharpness")] == [0.1, [1, None]]
-        assert store.pending() == [example_spec(3, epochs=2)]
-        assert [failure.reason for failure in store.failures()] == ["out of memory"]
-        assert {record.provenance.commit for record in store.records(every_attempt=True)} == {"source-0123456789abcdef"}
-
-
-def migrations() -> tuple[tuple[str, ...], ...]:
-    """A next version that adds a column, and changes rows of a table that is otherwise append-only."""
-    keep = "CREATE TRIGGER runs_no_update BEFORE UPDATE ON runs BEGIN SELECT raise(ABORT, 'append-only'); END"
-    return (
-        *database.MIGRATIONS,
-        (
-            "ALTER TABLE runs ADD COLUMN note TEXT",
-            "DROP TRIGGER runs_no_update",
-            "UPDATE runs SET note = 'from version 1'",
-            keep,
-        ),
-    )
-
-
-def test_an_older_store_is_migrated_when_it_is_opened_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = old_store(tmp_path / "old.sqlite")
-    monkeypatch.setattr(database, "MIGRATIONS", migrations())
-    for number in range(2):
-        with Store(path) as store:
-            assert len(store.runs()) == 2 + number
-            assert store.add(example_run(example_spec(9 + number)))
-    connection = connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone()[0] % 256 == len(database.MIGRATIONS)
-    notes = [row[0] for row in connection.execute("SELECT note FROM runs")]
-    assert notes.count("from version 1") == 3
-    connection.close()
-
-
-def test_reading_an_older_store_leaves_it_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = old_store(tmp_path / "old.sqlite")
-    before = path.read_bytes()
-    monkeypatch.setattr(database, "MIGRATIONS", migrations())
-    with Store(path, read_only=True) as store:
-        assert len(store.runs()) == 2
-        with store.database.reading() as connection:
-            assert connection.execute("SELECT note FROM runs LIMIT 1").fetchone() == ("from version 1",)
-    assert path.read_bytes() == before
-
-
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = old_store(tmp_path / "old.sqlite")
-    good = database.MIGRATIONS
-    monkeypatch.setattr(database, "MIGRATIONS", (*good, ("ALTER TABLE runs ADD COLUMN note TEXT", "NOT SQL")))
-    with pytest.raises(sqlite3.OperationalError, match="syntax"):
-        Store(path)
-    monkeypatch.setattr(database, "MIGRATIONS", good)
-    with Store(path) as store, store.database.reading() as connection:
-        assert "note" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
-
-
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_newer_store_is_refused(tmp_path: Path, read_only: bool) -> None:
-    path = old_store(tmp_path / "s.sqlite")
+@pytest.mark.parametrize("version", [database.VERSION - 1, database.VERSION + 1])
+def test_a_store_of_another_version_is_refused_and_untouched(tmp_path: Path, version: int, read_only: bool) -> None:
+    path = tmp_path / "s.sqlite"
+    Store(path).close()
     connection = connect(path)
-    connection.execute("PRAGMA user_version = 7")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(StoreError, match=r"store version 7.*upgrade asymtrain"):
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=rf"store version {version}, .* read it with that asymtrain"):
         Store(path, read_only=read_only)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -12,7 +12,7 @@ from store_examples import example_run, example_spec
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run, RunSpec, grid, pairs
 from asymtrain.lab.store import Measurement, Provenance, Store
-from asymtrain.lab.store.checksums import EPOCH_COLUMNS, UNUSED_COLUMN
+from asymtrain.lab.store.checksums import EPOCH_COLUMNS
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 seconds = st.floats(0, 1e9)
@@ -60,7 +60,7 @@ def test_a_run_comes_back_bit_by_bit(run: Run, tmp_path: Path) -> None:
 def test_the_tables_have_a_column_for_every_field(tmp_path: Path) -> None:
     with Store(tmp_path / "s.sqlite") as store, store.database.reading() as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(epochs)")]
-    assert columns == ["run_id", *EPOCH_COLUMNS, UNUSED_COLUMN]
+    assert columns == ["run_id", *EPOCH_COLUMNS]
 
 
 def test_a_spec_is_stored_once_unless_asked(tmp_path: Path) -> None:

@@ -166,7 +166,3 @@ def test_a_race_goes_on_in_its_folder_but_it_does_not_in_that_of_a_race(tmp_path
     assert read_plan(tmp_path, whole) == (TIMING, raced)
     with pytest.raises(UsageError, match="holds a tune that is not short: give another folder with --out"):
         read_plan(tmp_path, short)
-    document = json.loads((tmp_path / "tune.json").read_bytes())
-    del document["question"]["short"]  # as earlier versions wrote it
-    (tmp_path / "tune.json").write_text(json.dumps(document))
-    assert read_plan(tmp_path, whole) == (TIMING, raced)

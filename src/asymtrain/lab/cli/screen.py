@@ -280,7 +280,7 @@ class Display:
         accuracy, stage = "diverged" if diverged else "trained", "search: " if spec.test == "never" else ""
         if run.test_accuracy is not None:
             classes = class_count(spec.dataset, dict(spec.dataset_options))
-            learnt = classes is None or run.test_accuracy > chance_limit(classes, run.noted_classes[1])
+            learnt = classes is None or run.test_accuracy > chance_limit(classes, run.largest_class or 0.0)
             accuracy = f"test accuracy {run.test_accuracy:.3f}{'' if learnt or diverged else ' (at chance)'}"
         elif stage and not diverged and (best := run.best_validation):
             accuracy = f"best validation accuracy {best.validation_accuracy:.3f}"

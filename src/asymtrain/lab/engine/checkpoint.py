@@ -106,7 +106,7 @@ class _State(NamedTuple):
 
 def _read(file: Path, stack: Stack) -> _State:
     """The checkpoint of a stack; DamagedError where the file is not whole."""
-    tensors, metadata, checked = unsealed(file.read_bytes())
+    tensors, metadata = unsealed(file.read_bytes())
     try:
         progress = json.loads(metadata["progress"])
         finished = progress["epoch"] >= stack.specs[0].epochs or all(progress["diverged"])
@@ -119,14 +119,10 @@ def _read(file: Path, stack: Stack) -> _State:
             histories=[[Epoch(**values) for values in epochs] for epochs in progress["histories"]],
             **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
         )
-        lengths = [len(history) for history in state.histories]
-        recorded = [length == state.epoch or lost for length, lost in zip(lengths, state.diverged, strict=True)]
     except (ValueError, KeyError, TypeError) as problem:
         raise DamagedError(f"{type(problem).__name__}: {problem}") from problem
-    if misfit and checked:
+    if misfit:
         raise UsageError(f"{file} is no checkpoint of this stack ({misfit}): delete {file.parent} to start anew")
-    if misfit or not all(recorded):
-        raise DamagedError(misfit or "its histories are not as long as its epochs")
     return state
 
 
@@ -150,8 +146,8 @@ def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
     return content
 
 
-def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str], bool]:
-    """Inverse of `sealed`, and whether there was a checksum; DamagedError where the content is not what was written."""
+def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Inverse of `sealed`; DamagedError where the content is not what was written."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -159,19 +155,16 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str], bool]:
         raise DamagedError("it is empty")
     end = 8 + int.from_bytes(content[:8], "little")  # of the header
     at = content.find(_SEAL, 8, end) + len(_SEAL)
-    checked = at >= len(_SEAL)
-    if checked:
-        seen, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
-        seen.update(_BLANK)
-        seen.update(rest)
-        if seen.hexdigest().encode() != content[at : at + len(_BLANK)]:
-            raise DamagedError("its checksum does not match")
+    if at < len(_SEAL):
+        raise DamagedError("it has no checksum")
+    seen, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
+    seen.update(_BLANK)
+    seen.update(rest)
+    if seen.hexdigest().encode() != content[at : at + len(_BLANK)]:
+        raise DamagedError("its checksum does not match")
     try:
-        metadata = json.loads(content[8:end]).get("__metadata__", {})
-        if not checked and metadata.keys() - {"progress"}:  # it had a checksum once
-            raise DamagedError("its checksum is gone")
-        return load(content), metadata, checked
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        return load(content), json.loads(content[8:end])["__metadata__"]
+    except (SafetensorError, ValueError, KeyError) as problem:
         raise DamagedError(str(problem)) from problem
 
 

@@ -133,7 +133,7 @@ def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:
 
 def _load(file: Path, spec: RunSpec, epoch: int) -> State:
     try:
-        tensors, _, _ = unsealed(file.read_bytes())
+        tensors, _ = unsealed(file.read_bytes())
         return State(spec, epoch, tensors)
     except DamagedError as problem:
         raise UsageError(f"{file} is damaged ({problem}): delete it, and the state is trained again") from problem

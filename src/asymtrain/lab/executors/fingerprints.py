@@ -27,21 +27,27 @@ class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
 
     model: str
-    # Behind colons the number of classes and the share of the largest one in the test examples, by which chance is
-    # known where the data are not.
     data: str
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
-    data = f"{dataset.fingerprint}:{dataset.classes}:{dataset.test.largest_class:.4g}"
     first = first_of_each_kind(specs)
-    return {kind_of(spec): Fingerprints(_model_fingerprint(spec, dataset), data) for spec in first}
+    return {kind_of(spec): Fingerprints(_model_fingerprint(spec, dataset), dataset.fingerprint) for spec in first}
 
 
-def with_fingerprints(runs: Iterable[Run], taken: dict[tuple[object, ...], Fingerprints]) -> tuple[Run, ...]:
+def with_sources(
+    runs: Iterable[Run], taken: dict[tuple[object, ...], Fingerprints], dataset: Dataset
+) -> tuple[Run, ...]:
+    """The runs with their fingerprints, and with what chance follows from where the data are no longer there."""
     return tuple(
-        dataclasses.replace(run, model_fingerprint=taken[kind].model, data_fingerprint=taken[kind].data)
+        dataclasses.replace(
+            run,
+            model_fingerprint=taken[kind].model,
+            data_fingerprint=taken[kind].data,
+            classes=dataset.classes,
+            largest_class=dataset.test.largest_class,
+        )
         for run in runs
         for kind in [kind_of(run.spec)]
     )
@@ -78,7 +84,7 @@ def check_sources(
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
-        others = sum(earlier.partition(":")[0] != dataset.fingerprint for earlier in data[kind[:2]])
+        others = sum(earlier != dataset.fingerprint for earlier in data[kind[:2]])
         _refuse(f"the data {spec.dataset}", others, "they hold other examples, labels or classes", store)
         now = _model_fingerprint(spec, dataset)
         changes = [change for earlier in models[kind] if (change := difference(now, earlier))]

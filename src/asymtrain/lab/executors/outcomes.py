@@ -25,7 +25,7 @@ from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
 from asymtrain.lab.engine.training import model_of
-from asymtrain.lab.executors.fingerprints import first_of_each_kind, kind_of, take_fingerprints, with_fingerprints
+from asymtrain.lab.executors.fingerprints import first_of_each_kind, kind_of, take_fingerprints, with_sources
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -124,7 +124,7 @@ def work(
             _free(device)  # before the next one comes: together they may be too large
         if runs is None:
             return Stopped(stack_plan)
-        return Finished(stack_plan, with_fingerprints(runs, fingerprints), current())
+        return Finished(stack_plan, with_sources(runs, fingerprints, dataset), current())
     except Exception as problem:  # one stack's bug must not cost the others their work; the reason is recorded
         result = _explain(stack_plan, problem)
     # Not in the handler: the exception holds the tensors that must go. A lost device may refuse even that.

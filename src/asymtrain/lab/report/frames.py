@@ -17,7 +17,7 @@ FIRST = ("dataset", "arch", "variant", "redundancy", "alpha", "seed")
 SETTINGS = tuple(name for name in DEFAULTS if name not in FIRST)
 RESULTS: dict[str, Callable[[Run], Any]] = {
     "classes": lambda run: _classes(run),
-    "largest_class": lambda run: run.noted_classes[1],
+    "largest_class": lambda run: run.largest_class or 0.0,
     "outcome": attrgetter("outcome"),
     "test_accuracy": attrgetter("test_accuracy"),
     "validation_accuracy": lambda run: run.history[-1].validation_accuracy if run.history else None,
@@ -61,7 +61,7 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
 def _classes(run: Run) -> int | None:
     """By the name of the data; where that does not tell, as it was when the run was trained."""
     counted = class_count(run.spec.dataset, dict(run.spec.dataset_options))
-    return run.noted_classes[0] if counted is None else counted
+    return run.classes if counted is None else counted
 
 
 def _sorted(runs: Iterable[Run]) -> list[Run]:

@@ -23,15 +23,14 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
-from asymtrain.lab.runs import DEFAULTS, Epoch
+from asymtrain.lab.runs import Epoch
 from asymtrain.lab.store.provenance import Provenance
 
 EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
-UNUSED_COLUMN = "layer_cosines"  # of epochs: the last one, and empty, since no run records them any more
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
-    "model_fingerprint", "data_fingerprint", "calibration_error",
+    "model_fingerprint", "data_fingerprint", "calibration_error", "classes", "largest_class",
 )  # fmt: skip
 _SPEC = ("spec.dataset", "spec.arch", "spec.variant", "spec.seed", "spec.spec")
 
@@ -71,10 +70,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Content:
-    """A kind of thing that has a checksum: its key, the columns of its rows, and the tables that they are in.
-
-    A column that a later version adds goes to the end and is NULL in older rows: their checksums stay.
-    """
+    """A kind of thing that has a checksum: its key, the columns of its rows, and the tables that they are in."""
 
     key: str
     columns: tuple[str, ...]
@@ -115,7 +111,7 @@ CONTENTS = {
         ),
         "runs AS run LEFT JOIN specs AS spec ON spec.id = run.spec_id",
     ),
-    "history": History("run.spec_id, '', run.attempt", (*EPOCH_COLUMNS, UNUSED_COLUMN), "epochs"),
+    "history": History("run.spec_id, '', run.attempt", EPOCH_COLUMNS, "epochs"),
     "measurement": Content(
         "spec_id, name, attempt", ("epoch", "value", "created"), "measurements", "spec_id, name, attempt, epoch"
     ),
@@ -166,28 +162,6 @@ def add(connection: sqlite3.Connection, content: str, key: Key, rows: Rows | Non
     if rows is None:
         rows = kind.select(connection, f"({kind.key}) = (?, ?, ?)", key)[key]
     _insert(connection, content, key, digest(rows, _salt(connection)))
-
-
-def add_to_old_rows(connection: sqlite3.Connection) -> None:
-    """Add checksums to what a version without them wrote, except to what cannot be as it was stored."""
-    runs, salt = CONTENTS["run"].select(connection, "1"), _salt(connection)
-    for content, kind in CONTENTS.items():
-        groups = runs if content == "run" else kind.select(connection, "1")
-        for key in runs if content == "history" else groups:  # a run that diverged at once has no epochs
-            rows = groups.get(key, [])
-            if content == "run" and not _plausible(key, *rows):
-                continue
-            if content == "history" and [row[0] for row in rows] != list(range(1, len(rows) + 1)):
-                continue
-            _insert(connection, content, key, digest(rows, salt))
-
-
-def _plausible(key: Key, row: tuple[Any, ...]) -> bool:
-    """Is the spec the one of the id, and has a finished run all its epochs?"""
-    text, count, outcome = row[5], row[6], row[7 + RUN_COLUMNS.index("outcome")]
-    if not is_spec(key.spec_id, text):
-        return False
-    return bool(outcome == "diverged" or count == json.loads(text).get("epochs", DEFAULTS["epochs"]))
 
 
 def is_spec(spec_id: str, text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The store's file: its tables and their versions, one connection to it, and its errors in words that say what to do.
+"""The store's file: its tables, one connection to it, and its errors in words that say what to do.
 
 Writers take the write lock at once (BEGIN IMMEDIATE): a transaction that starts as a reader and wants to write
 later fails whenever another process wrote in between. With a write-ahead log, readers never wait for writers.
@@ -147,15 +147,15 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         read_version(connection, path)
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        # Also when nothing is to be migrated: a place that cannot be written is found now, not after the training.
+        connection.execute("PRAGMA foreign_keys = ON")
+        # Also when there are tables: a place that cannot be written is found now, not after the training.
         connection.execute("BEGIN IMMEDIATE")
-        migrate(connection, path)
+        if read_version(connection, path) == 0:  # again, inside the transaction: another process may have been first
+            _create(connection)
         check(connection, path)
         if lost := checksums.check_numbers(connection):
             raise DamagedError(f"{path} is damaged and is not written: {lost[0]}; see `asymtrain store check {path}`")
         connection.execute("COMMIT")
-        # Not before: a migration may have to rebuild a table that others refer to.
-        connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
         raise
@@ -189,10 +189,6 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
             version = read_version(connection, path)
         if version == 0:
             raise NoStoreError(f"{path} is empty: nothing was stored in it yet")
-        if version < len(MIGRATIONS):
-            # Migrated in memory: reading does not change the file.
-            connection = _in_memory(connection)
-            migrate(connection, path)
         check(connection, path)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -264,27 +260,31 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-# `MIGRATIONS[v]` leads from version v to v + 1, and version 0 is an empty file: a new store and an old one go through
-# the same code. A migration, once released, never changes; add another one to the end. One that changes rows drops the
-# append-only triggers first and makes them again. Columns of measured numbers have no declared type, because SQLite
-# would turn -0.0 into 0.0 in a REAL column.
 APPLICATION_ID = 0x4153594D  # "ASYM", in the file's header: whose SQLite file this is
+VERSION = 6  # the one that is read and written: give a change of the tables the next number
+# Of `user_version`, in the file's header, the lowest byte is the version. The others are random, and part of the
+# checksum of the tables: so the first page, too, cannot be another store's.
+_VERSION_BITS = 0xFF
+
+# Columns of measured numbers have no declared type, because SQLite would turn -0.0 into 0.0 in a REAL column.
 
 _TABLES = (
     # dataset, arch, variant and seed repeat what the JSON says, for people who look with sqlite3.
     """CREATE TABLE specs (
         id TEXT PRIMARY KEY, dataset TEXT NOT NULL, arch TEXT NOT NULL, variant TEXT NOT NULL, seed INTEGER,
         spec TEXT NOT NULL) WITHOUT ROWID""",
+    # `answers` has bits in base 64.
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, spec_id TEXT NOT NULL REFERENCES specs, attempt INTEGER NOT NULL,
         outcome TEXT NOT NULL, device TEXT NOT NULL, path TEXT NOT NULL, seconds NOT NULL,
         python TEXT NOT NULL, torch TEXT NOT NULL, asymtrain TEXT NOT NULL,
         "commit" TEXT NOT NULL, dirty INTEGER NOT NULL, source TEXT NOT NULL, created TEXT NOT NULL,
+        answers TEXT, model_fingerprint TEXT, data_fingerprint TEXT, calibration_error, classes INTEGER, largest_class,
         UNIQUE (spec_id, attempt))""",
     """CREATE TABLE epochs (
         run_id INTEGER NOT NULL REFERENCES runs, epoch INTEGER NOT NULL,
         main_loss NOT NULL, auxiliary_loss, train_accuracy NOT NULL, validation_accuracy, test_accuracy,
-        cosine, cosine_min, cosine_max, seconds NOT NULL,
+        cosine, cosine_min, cosine_max, seconds NOT NULL, cosine_std, conflict, main_norm, auxiliary_norm,
         PRIMARY KEY (run_id, epoch)) WITHOUT ROWID""",
     """CREATE TABLE measurements (
         spec_id TEXT NOT NULL REFERENCES specs, name TEXT NOT NULL, attempt INTEGER NOT NULL,
@@ -300,6 +300,12 @@ _TABLES = (
     # Who is training what at this moment: the one table whose rows come and go.
     """CREATE TABLE claims (
         spec_id TEXT PRIMARY KEY REFERENCES specs, owner TEXT NOT NULL, until NOT NULL) WITHOUT ROWID""",
+    # See checksums.py.
+    """CREATE TABLE checksums (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, content TEXT NOT NULL, spec_id TEXT NOT NULL, name TEXT NOT NULL,
+        number INTEGER NOT NULL, digest TEXT NOT NULL, UNIQUE (content, spec_id, name, number))""",
+    "CREATE TABLE salt (value TEXT NOT NULL)",
+    "INSERT INTO salt VALUES (hex(randomblob(8)))",
 )
 
 _VIEWS = (
@@ -322,54 +328,19 @@ _VIEWS = (
 )
 
 
-def _append_only(*tables: str) -> tuple[str, ...]:
-    return tuple(
-        f"CREATE TRIGGER {table}_no_{change} BEFORE {change} ON {table} BEGIN SELECT raise(ABORT, 'append-only'); END"
-        for table in tables
-        for change in ("update", "delete")
-    )
-
-
-_APPEND_ONLY = _append_only("specs", "runs", "epochs", "measurements", "requests", "failures")
-
-# Texts, NULL where there is none: `layer_cosines` always, `answers` has the bits in base 64.
-_GRADIENTS_AND_ANSWERS = (
-    *(
-        f"ALTER TABLE epochs ADD COLUMN {name}"
-        for name in ("cosine_std", "conflict", "main_norm", "auxiliary_norm", "layer_cosines TEXT")
-    ),
-    "ALTER TABLE runs ADD COLUMN answers TEXT",
+_APPEND_ONLY = tuple(
+    f"CREATE TRIGGER {table}_no_{change} BEFORE {change} ON {table} BEGIN SELECT raise(ABORT, 'append-only'); END"
+    for table in ("specs", "runs", "epochs", "measurements", "requests", "failures", "checksums", "salt")
+    for change in ("update", "delete")
 )
 
-# See checksums.py.
-_CHECKSUMS = (
-    """CREATE TABLE checksums (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, content TEXT NOT NULL, spec_id TEXT NOT NULL, name TEXT NOT NULL,
-        number INTEGER NOT NULL, digest TEXT NOT NULL, UNIQUE (content, spec_id, name, number))""",
-    "CREATE TABLE salt (value TEXT NOT NULL)",
-    "INSERT INTO salt VALUES (hex(randomblob(8)))",
-    *_append_only("checksums", "salt"),
-)
-
-# Texts, NULL where an earlier version stored the run.
-_FINGERPRINTS = tuple(f"ALTER TABLE runs ADD COLUMN {name}_fingerprint TEXT" for name in ("model", "data"))
-_CALIBRATION = ("ALTER TABLE runs ADD COLUMN calibration_error",)
-
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (*_TABLES, *_VIEWS, *_APPEND_ONLY),
-    _GRADIENTS_AND_ANSWERS,
-    _CHECKSUMS,
-    _FINGERPRINTS,
-    _CALIBRATION,
-)
-FIRST_WITH_CHECKSUMS = 3  # version
-# Of `user_version`, in the file's header, the lowest byte is the version. The others are random, and part of the
-# checksum of the tables: so the first page, too, cannot be another store's.
-_VERSION = 0xFF
+_SCHEMA = (*_TABLES, *_VIEWS, *_APPEND_ONLY)
+# Of everything that the schema makes; what a user adds with sqlite3 is no concern of ours.
+_NAMES = [match[1] for statement in _SCHEMA if (match := re.match(r"CREATE \w+ (\w+)", statement))]
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the file's schema, 0 for an empty file; an error for a newer or a foreign one."""
+    """The version of the file's schema, 0 for an empty file; an error for another version or a foreign file."""
     # One statement, so one moment: another process may be creating the store right now.
     application, version, objects = connection.execute(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
@@ -377,42 +348,30 @@ def read_version(connection: sqlite3.Connection, path: Path) -> int:
     ).fetchone()
     if application == version == objects == 0:
         return 0
-    version &= _VERSION
+    version &= _VERSION_BITS
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite file of another program: give another path for the store")
     if version < 1:
         raise DamagedError(_DAMAGED.format(path=path, error="its version is lost"))
-    if version > len(MIGRATIONS):
+    if version != VERSION:
         raise StoreError(
-            f"{path} was written by a newer asymtrain (store version {version}, this one reads up to "
-            f"{len(MIGRATIONS)}): upgrade asymtrain"
+            f"{path} was written by another asymtrain (store version {version}, this one reads {VERSION}): "
+            "read it with that asymtrain, or give another path for the store"
         )
     return int(version)
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to the current version; the caller holds the write transaction."""
-    version = read_version(connection, path)  # again, inside the transaction: another process may have been first
-    if version == len(MIGRATIONS):
-        return
-    for statements in MIGRATIONS[version:]:
-        for statement in statements:
-            connection.execute(statement)
-    if version < FIRST_WITH_CHECKSUMS:
-        checksums.add_to_old_rows(connection)
+def _create(connection: sqlite3.Connection) -> None:
+    """Make the tables; the caller holds the write transaction."""
+    for statement in _SCHEMA:
+        connection.execute(statement)
     stamp = int.from_bytes(os.urandom(2)) + 1
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {stamp * (_VERSION + 1) + len(MIGRATIONS)}")
-    checksums.add_schema(connection, _names(), len(MIGRATIONS))
+    connection.execute(f"PRAGMA user_version = {stamp * (_VERSION_BITS + 1) + VERSION}")
+    checksums.add_schema(connection, _NAMES, VERSION)
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise `DamagedError` unless the tables are as they were made."""
-    if not checksums.check_schema(connection, _names(), len(MIGRATIONS)):
+    if not checksums.check_schema(connection, _NAMES, VERSION):
         raise DamagedError(_DAMAGED.format(path=path, error="its tables are not as they were made"))
-
-
-def _names() -> list[str]:
-    """Of everything that the migrations make; what a user adds with sqlite3 is no concern of ours."""
-    statements = [statement for statements in MIGRATIONS for statement in statements]
-    return [match[1] for statement in statements if (match := re.match(r"CREATE \w+ (\w+)", statement))]

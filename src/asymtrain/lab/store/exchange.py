@@ -11,9 +11,9 @@ import io
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -32,33 +32,20 @@ Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
 
 MANIFEST = "manifest.json"
-_HEAD = {"format": "asymtrain export", "version": 4}
-# 2 added gradient norms, deviations and layers of cosines, and the answers to the test images; 3 added fingerprints;
-# 4 added calibration errors.
-_VERSIONS = (1, 2, 3, 4)
+_HEAD = {"format": "asymtrain export", "version": 5}
 _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 that Python's reader takes by itself
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file's name and its columns: str, int or float. Numbers may be missing (None), texts may not.
-
-    `added` says how many of the last columns each later version brought; what they hold may be missing, texts included.
-    """
+    """A file's name and its columns: str, int or float. Numbers may be missing (None), and the texts in `optional`."""
 
     name: str
     columns: dict[str, type]
-    added: tuple[int, ...] = ()
+    optional: tuple[str, ...] = ()
 
-    def fields(self, header: Collection[str]) -> list[tuple[str, type, bool]]:
-        """Name, type and whether values may be missing, of the columns that a file has; an error for other columns."""
-        names = list(self.columns)
-        first_added = len(names) - sum(self.added)
-        if list(header) not in [names[: first_added + count] for count in accumulate(self.added, initial=0)]:
-            raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(names)}")
-        kinds = enumerate(self.columns.items())
-        fields = [(name, kind, kind is not str or place >= first_added) for place, (name, kind) in kinds]
-        return fields[: len(header)]
+    def may_be_missing(self, name: str) -> bool:
+        return self.columns[name] is not str or name in self.optional
 
 
 _SPEC = {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}
@@ -67,13 +54,15 @@ _RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {
     "dirty": int,
     "seconds": float,
     "calibration_error": float,
+    "classes": int,
+    "largest_class": float,
 }
-_EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, checksums.UNUSED_COLUMN: str}
+_EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
     Table("specs", _SPEC),
-    Table("runs", _RUN, added=(1, 2, 1)),
-    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=(5,)),
+    Table("runs", _RUN, ("answers", "model_fingerprint", "data_fingerprint")),
+    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH),
     Table("measurements", _VALUE),
 )
 
@@ -228,7 +217,7 @@ def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
-        (row[0], record.attempt, *records.epoch_row(epoch), None)
+        (row[0], record.attempt, *records.epoch_row(epoch))
         for row, record in zip(runs, stored, strict=True)
         for epoch in record.run.history
     ]
@@ -244,8 +233,11 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         raise StoreError(f"{folder / MANIFEST} is damaged: export again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _HEAD["format"]:
         raise StoreError(f"{folder} is not an asymtrain export: its {MANIFEST} is another program's")
-    if manifest.get("version") not in _VERSIONS:
-        raise StoreError(f"{folder} was exported by a newer asymtrain: upgrade asymtrain")
+    if manifest.get("version") != _HEAD["version"]:
+        raise StoreError(
+            f"{folder} was exported by another asymtrain (export version {manifest.get('version')}, this one reads "
+            f"{_HEAD['version']}): read it with that asymtrain, or train its runs again"
+        )
     form, hashes = manifest.get("files"), manifest.get("sha256")
     if form not in get_args(Format) or not isinstance(hashes, dict):
         raise StoreError(f"{folder / MANIFEST} is damaged: export again")
@@ -266,13 +258,14 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
             text = " ".join(str(error).split())  # pyarrow speaks in several lines
             raise StoreError(f"{path} is not a table of an asymtrain export: {text}") from error
-        for (name, kind), column in zip(table.columns.items(), zip(*rows, strict=True), strict=False):
+        for (name, kind), column in zip(
+            table.columns.items(), zip(*rows, strict=True), strict=False
+        ):  # no rows, no columns
             # Without a step of Python for each number: there are millions.
             if kind is float and not all(map(math.isfinite, filter(None, column))):
                 number, value = next((n, v) for n, v in enumerate(column, 1) if v is not None and not math.isfinite(v))
                 raise StoreError(f"{path}, row {number}: {name} is {value}, nothing was imported: export again")
-        # None for what an older file lacks.
-        tables[table.name] = [(*row, *[None] * (len(table.columns) - len(row))) for row in rows]
+        tables[table.name] = rows
     return tables
 
 
@@ -280,7 +273,7 @@ def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Row
     """The run of a row, checked to be whole."""
     if row[0] not in specs:
         raise ValueError(f"a run of the unknown spec {row[0]}")
-    history = tuple(Epoch(*epoch[2:-1]) for epoch in epochs)
+    history = tuple(Epoch(*epoch[2:]) for epoch in epochs)
     record = records.make_record(specs[row[0]], history, row)
     records.check_whole(record.run)
     return record
@@ -327,8 +320,12 @@ def _decode_csv(table: Table, content: bytes) -> Rows:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
     finally:
         csv.field_size_limit(limit)
-    fields = [(csv_text if kind is str else kind, may_be_missing) for _, kind, may_be_missing in table.fields(header)]
-    columns = [(kind, None if may_be_missing else "") for kind, may_be_missing in fields]
+    if header != list(table.columns):
+        raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(table.columns)}")
+    columns = [
+        (csv_text if kind is str else kind, None if table.may_be_missing(name) else "")
+        for name, kind in table.columns.items()
+    ]
     return [
         tuple(kind(cell) if cell else empty for (kind, empty), cell in zip(columns, row, strict=True)) for row in rows
     ]
@@ -337,7 +334,7 @@ def _decode_csv(table: Table, content: bytes) -> Rows:
 def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     pa, pq = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
-    schema = _parquet_schema(table, table.columns)
+    schema = _parquet_schema(table)
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
     # Measured numbers hardly repeat: stored byte by byte, exponents beside exponents, they take a third less space.
     varied = [
@@ -360,15 +357,16 @@ def _decode_parquet(table: Table, content: bytes) -> Rows:
         file = pq.ParquetFile(pa.BufferReader(content))
     except pa.ArrowException as error:  # not all of them are ValueErrors
         raise ValueError(str(error)) from error
-    if not file.schema_arrow.equals(_parquet_schema(table, file.schema_arrow.names)):
-        raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
+    if not file.schema_arrow.equals(_parquet_schema(table)):
+        raise ValueError(f"its columns are not {', '.join(table.columns)}, or of other kinds")
     return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
 
 
-def _parquet_schema(table: Table, header: Collection[str]) -> Any:
+def _parquet_schema(table: Table) -> Any:
     pa, _ = _pyarrow()
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    return pa.schema([pa.field(name, kinds[kind], nullable=nullable) for name, kind, nullable in table.fields(header)])
+    columns = table.columns.items()
+    return pa.schema([pa.field(name, kinds[kind], nullable=table.may_be_missing(name)) for name, kind in columns])
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -138,7 +138,7 @@ def select_records(
     specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
     order = {spec_id: number for number, spec_id in enumerate(specs)}
     found = [
-        make_record(specs[key.spec_id], tuple(Epoch(*epoch[:-1]) for epoch in histories[key]), row[-len(RUN_COLUMNS) :])
+        make_record(specs[key.spec_id], tuple(Epoch(*epoch) for epoch in histories[key]), row[-len(RUN_COLUMNS) :])
         for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
     ]
     return found, [*damaged, *damaged_histories]
@@ -150,7 +150,7 @@ def run_row(record: Record) -> tuple[Any, ...]:
         run.spec.id, record.attempt, run.outcome, run.device, run.path, run.seconds,
         *dataclasses.astuple(record.provenance), record.created,
         None if run.answers is None else base64.b64encode(run.answers).decode(),
-        run.model_fingerprint, run.data_fingerprint, run.calibration_error,
+        run.model_fingerprint, run.data_fingerprint, run.calibration_error, run.classes, run.largest_class,
     )  # fmt: skip
 
 
@@ -161,10 +161,9 @@ def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
-    _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, *added = row
-    answers, *later = added
+    _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers, *rest = row
     bits = base64.b64decode(answers, validate=True) if answers else None
-    run = Run(spec, history, outcome, device, path, bits, *later)
+    run = Run(spec, history, outcome, device, path, bits, *rest)
     return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 

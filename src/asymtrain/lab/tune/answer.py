@@ -399,8 +399,8 @@ def _curves(result: Tuned) -> Figure:
     # The mean of a few runs beside that of others can have the other sign than the pairs among them.
     seeds = {seed for seed, _, _ in result.race.pairs}
     runs = [run for run in result.race.confirmation if run.spec.seed in seeds]
-    classes, largest = runs[0].noted_classes if runs else (None, 0.0)
-    chance = float(chance_accuracy(classes, largest)) if classes else None
+    known = runs[0] if runs and runs[0].classes else None
+    chance = float(chance_accuracy(known.classes, known.largest_class or 0.0)) if known else None
     return learning_curves(history_frame(runs), "s", "confirmation", "test_accuracy", "With branches", chance)
 
 
