@@ -192,6 +192,12 @@ def test_the_folder_of_a_store_is_met_with_the_store(refused, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "runs.sqlite").touch()
     assert "Did you mean --store kept/runs.sqlite?" in refused("status", "kept")
+    assert "unexpected extra argument" in refused("status", "n" * 300)
+
+
+@pytest.mark.parametrize("command", ["practice list", "paper list", "paper blocks"])
+def test_a_device_is_refused_before_anything_is_said_of_the_store(refused, command):
+    assert "unknown device" in refused(*command.split(), "--store", "typo.sqlite", "--device", "cpu:7")
 
 
 def test_what_the_library_says_of_arguments_is_said_of_options():

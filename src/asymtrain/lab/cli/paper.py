@@ -269,7 +269,8 @@ def blocks(
     with loading():
         from asymtrain.lab.cli import paper_work as work
     study = chosen.build()
-    show_blocks(work.blocks_listing(study, output.read(), estimated_workers(device)), json=output.json)
+    workers = estimated_workers(device)
+    show_blocks(work.blocks_listing(study, output.read(), workers), json=output.json)
 
 
 @paper.command()

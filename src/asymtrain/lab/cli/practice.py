@@ -65,7 +65,8 @@ def list_(
     """List the blocks in the order of the protocol: what each holds, what is stored, the time taken and left."""
     with loading():
         from asymtrain.lab.practice.running import listing, read_runs
-    rows = listing(output.study, read_runs(output.looked_into()), *estimated_workers(device))
+    workers = estimated_workers(device)
+    rows = listing(output.study, read_runs(output.looked_into()), *workers)
     show_blocks(rows, json=output.json)
 
 
