@@ -96,8 +96,9 @@ def _misread(error: Any) -> str:
         text += f". Did you mean {' or '.join(near)}?" if near else ""
     elif extra := re.search(r"unexpected extra argument\S* \((\S+)\)", text):
         value = extra[1]
-        if (store := Path(value) / "runs.sqlite").is_file():  # in the folder of a command's results
-            value = str(store)
+        store = Path(value) / "runs.sqlite"  # in the folder of a command's results
+        with suppress(OSError):  # of a name that is too long for one
+            value = str(store) if store.is_file() else value
         meant = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
         text += f". Did you mean {meant} {value}?" if meant in options else ""
     elif "command 'compare'" in text:  # a name that the library has

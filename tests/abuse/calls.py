@@ -44,7 +44,7 @@ from forking import start
 AT_ONCE = 2
 SECONDS = 60.0  # for one call; most take a fraction of one
 WATCHED = 1.0  # seconds after which a page that is served is left with Ctrl-C
-DAMAGED = "is damaged, only the rest is read"  # a remark, which may come before a refusal
+REMARKS = ("is damaged, only the rest is read", "nothing counts as done")  # which may come before a refusal
 MEMORY = 2 * 2**30  # beyond what the libraries take
 FILE = 256 * 2**20
 
@@ -258,7 +258,7 @@ def faults_of(status: int, out: bytes, err: bytes, output: str) -> list[str]:
         texts = [out.decode(), err.decode()]
     except UnicodeDecodeError:
         return ["the output is not UTF-8"]
-    lines = [line for line in texts[1].splitlines() if DAMAGED not in line] or [""]
+    lines = [line for line in texts[1].splitlines() if not any(remark in line for remark in REMARKS)] or [""]
     if "Traceback (most recent call last)" in err.decode():
         faults.append(f"traceback: {next(line for line in reversed(lines) if line.strip())[:160]}")
     elif status not in EXITS:

@@ -146,7 +146,7 @@ def test_options_stand_under_the_heading_of_their_group():
     assert options.ALPHA.rich_help_panel is None  # shared ones stay as they are
 
 
-@pytest.mark.parametrize("command", ["", "tune", "paper run", "measure usage", "store import"])
+@pytest.mark.parametrize("command", ["", "tune", "paper run", "measure features", "store import"])
 def test_help_shows_flags_without_a_type_and_arguments_without_braces(cli, command):
     shown = cli(*command.split(), "--help").out
     assert "--help" in shown
@@ -199,6 +199,12 @@ def test_the_folder_of_a_store_is_met_with_the_store(refused, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "runs.sqlite").touch()
     assert "Did you mean --store kept/runs.sqlite?" in refused("status", "kept")
+    assert "unexpected extra argument" in refused("status", "n" * 300)
+
+
+@pytest.mark.parametrize("command", ["practice list", "paper list", "paper blocks"])
+def test_a_device_is_refused_before_anything_is_said_of_the_store(refused, command):
+    assert "unknown device" in refused(*command.split(), "--store", "typo.sqlite", "--device", "cpu:7")
 
 
 def test_what_the_library_says_of_arguments_is_said_of_options():
