@@ -192,8 +192,8 @@ def test_a_run_that_is_stopped_or_diverges_says_so(library: str, tmp_path: Path)
 def test_names_are_sent_and_no_folder_nor_machine(library: str, tmp_path: Path) -> None:
     """In every byte that a library keeps to send it. TensorBoard's files are for this machine."""
     spec = RunSpec(
-        dataset="folder:/home/jane/photos/", initial_weights="weights/jane/last.safetensors", arch="jane_models:build",
-        arch_options={"file": "/home/jane/model.json", "files": ["C:\\Users\\jane\\a.json"]},
+        dataset="folder:/data/jane/photos/", initial_weights="weights/jane/last.safetensors", arch="jane_models:build",
+        arch_options={"file": "/data/jane/model.json", "files": ["C:\\Users\\jane\\a.json"]},
     )  # fmt: skip
     with tracking(open_tracker(library, tmp_path), lambda progress: None, print) as update:
         update(report(finished=(Run(spec, (invented_epoch(1, 0.5, 0.5, None),)),)))
@@ -204,7 +204,7 @@ def test_names_are_sent_and_no_folder_nor_machine(library: str, tmp_path: Path) 
     sent = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".wandb", ".db", ".db-wal"))
     for name in (b"folder:photos", b"last.safetensors", b"jane_models:build", b"model.json", b"a.json"):
         assert name in sent
-    assert not re.search(rb"home.jane|Users.*jane|weights.jane", sent)
+    assert not re.search(rb"data.jane|Users.*jane|weights.jane", sent)
     if library == "wandb":
         for private in (socket.gethostname(), str(tmp_path), str(Path.cwd()), Path(sys.argv[0]).name):
             assert private.encode() not in sent

@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def without_folders(value: Any) -> Any:
-    """Paths in a setting by their last name: `folder:/home/me/photos` is `folder:photos`. Others may read it."""
+    """Paths in a setting by their last name: `folder:/data/me/photos` is `folder:photos`. Others may read it."""
     if isinstance(value, list | tuple):
         return type(value)(without_folders(part) for part in value)
     if not isinstance(value, str):

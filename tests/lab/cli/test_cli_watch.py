@@ -280,7 +280,7 @@ def test_ctrl_c_ends_it_quietly(store):
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, out, err) == (130, "", "")
+    assert (process.returncode, out, err) == (130, "", "Stopping ...\n")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ class Training:
         return [one for one in processes() if parent_of(one) == self.process.pid and has_torch(one)]
 
     def begun(self) -> int:
-        return len(list(checkpoints(self.store).glob("*/plan.json")))
+        """Stacks with an epoch: before its first step a stack has nothing to keep."""
+        return len(list(checkpoints(self.store).glob("*/epochs.jsonl")))
 
     def states(self) -> dict[Path, int]:
         """Checkpoints, and when each was written."""
