@@ -46,7 +46,8 @@ def test_pages_quote_what_the_rows_give(shown):
     assert quoted <= known
     document = json.loads((folder / "practice.json").read_text())
     effects = effects_of(document)
-    for before, points, low, high, after in EFFECT.findall(" ".join(PAGE.read_text().split())):
+    text = " ".join(f"{PAGE.read_text()} {README.read_text()}".split())
+    for before, points, low, high, after in EFFECT.findall(text):
         of_models = {title for title, *numbers in effects if numbers == [points, low, high]}
         assert of_models, (points, low, high)
         assert {before, after} <= {"", *of_models}, (points, low, high)
