@@ -290,7 +290,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
 ) -> None:
     for module in TRACKERS[name].modules:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match=rf'--track {name} needs .*: pip install "asymtrain\[{name}\]"'):
+    with pytest.raises(UsageError, match=rf'--track {name} needs .*: pip install -e "\.\[{name}\]"'):
         open_tracker(name, tmp_path)
 
 

@@ -37,5 +37,5 @@ def test_histories_come_back_from_the_event_files(tmp_path: Path) -> None:
 
 def test_without_tensorboard_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match=r'pip install "asymtrain\[tensorboard\]"'):
+    with pytest.raises(UsageError, match=r'pip install -e "\.\[tensorboard\]"'):
         write_tensorboard([], tmp_path)
