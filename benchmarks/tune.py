@@ -33,7 +33,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
 from asymtrain.lab.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
 from asymtrain.lab.practice.selection import final_arms
-from asymtrain.lab.recipes import RECIPES
+from asymtrain.lab.recipes import RECIPES, recipe_fields
 from asymtrain.lab.report.export import as_markdown
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
@@ -112,7 +112,7 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
     known = {run.spec.id: run for run in runs}
     for run in known.values():
         spec = run.spec
-        if spec.redundancy and not is_candidate(spec):
+        if (spec.redundancy and not is_candidate(spec)) or has_own_warmup(spec):  # controls, and tuned baselines
             continue
         if spec.test == "every" and spec.epochs >= LEAST_EPOCHS:
             long.setdefault(setting(spec), []).append(run)
@@ -233,6 +233,11 @@ def recipe_of(spec: RunSpec) -> str:
         if all(getattr(spec, field) == value for field, value in fields.items() if field not in own):
             return name
     return "own"
+
+
+def has_own_warmup(spec: RunSpec) -> bool:
+    recipe = recipe_of(spec)
+    return recipe in RECIPES and spec.warmup != recipe_fields(recipe, spec.epochs, {})["warmup"]
 
 
 def name_of(spec: RunSpec) -> str:

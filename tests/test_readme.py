@@ -34,7 +34,6 @@ SHORTER = {
     "asymtrain measure landscape": f"{SMALL} --grid 3 --draws 1 --sample 5",
     "asymtrain measure attention": "--epochs 1 --seeds 1 --sample 5",
     "asymtrain measure features": "--arch mlp --seeds 1 --images 20 --steps 0,1",
-    "asymtrain measure usage": SMALL,
     "asymtrain paper run all": "--minutes 0.05",
 }
 

@@ -308,13 +308,13 @@ class Display:
             return AGAIN
         if latest is None or (latest.epochs_total and not latest.epochs_here):
             return "Starting took all of this time: give the same command with more --minutes."
-        if latest.seconds_left is None:  # there was nothing to train: another process does it
+        if not latest.epochs_here:  # there was nothing to train: another process does it
             return AGAIN
         from asymtrain.lab.report import duration
 
         kept = f"{latest.epochs_done} of {latest.epochs_total} epochs are trained and kept"
-        left = f"the others take about {duration(latest.seconds_left)}"
-        return f"No run was finished in this time: {kept}, {left}. {AGAIN}"
+        left = "" if latest.seconds_left is None else f", the others take about {duration(latest.seconds_left)}"
+        return f"No run was finished in this time: {kept}{left}. {AGAIN}"
 
 
 @contextmanager
