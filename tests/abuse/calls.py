@@ -258,7 +258,8 @@ def faults_of(status: int, out: bytes, err: bytes, output: str) -> list[str]:
         texts = [out.decode(), err.decode()]
     except UnicodeDecodeError:
         return ["the output is not UTF-8"]
-    lines = [line for line in texts[1].splitlines() if not any(remark in line for remark in REMARKS)] or [""]
+    said = texts[1].rstrip("\n").split("\n")  # as a terminal does, not at U+2028
+    lines = [line for line in said if not any(remark in line for remark in REMARKS)] or [""]
     if "Traceback (most recent call last)" in err.decode():
         faults.append(f"traceback: {next(line for line in reversed(lines) if line.strip())[:160]}")
     elif status not in EXITS:

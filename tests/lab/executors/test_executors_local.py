@@ -144,10 +144,13 @@ def test_halves_stay_halves_after_an_interruption(
     assert not checkpoints(store).exists()
 
 
-def test_one_run_that_does_not_fit(train_here: Train, store: Path, fits: Callable[[int, Exception], None]) -> None:
+def test_one_run_that_does_not_fit(
+    train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
+) -> None:
     fits(0, torch.OutOfMemoryError())
     with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
         train_here(examples("mlp", 1, epochs=2))
+    assert not any("failed" in note for note in notes)  # the refusal says it, once
     with Store(store, read_only=True) as record:
         assert len(record.failures()) == 2
 

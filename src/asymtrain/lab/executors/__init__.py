@@ -151,6 +151,7 @@ def _results(
     A time limit that starting used up is said too: the same command would end in the same way again and again.
     """
     reasons: list[str] = []
+    held_back: list[str] = []
     done = 0
     # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
     with closing(executor.run(stacks, job, total)) as outcomes:
@@ -168,10 +169,13 @@ def _results(
                 reasons.append(outcome.reason)
                 if record is not None:
                     record.fail(outcome.plan.specs, outcome.reason)
-                lost = len(outcome.plan.specs)
-                total(f"{counted(lost, 'run')} failed: {outcome.reason}")
+                note = f"{counted(len(outcome.plan.specs), 'run')} failed: {outcome.reason}"
+                # Of a single stack nothing may be left, which the refusal below says
+                (total if len(stacks) > 1 else held_back.append)(note)
     if reasons and not done:
         raise UsageError(reasons[0])
+    for note in held_back:
+        total(note)
     if stacks and job.is_over() and not done and not total.epochs_here:
         total("time was over before a stack had trained an epoch")
 
