@@ -310,6 +310,7 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
         text=True,
     ) as process:
         assert process.stderr.readline().startswith("Loading PyTorch")
+        assert process.stderr.readline().startswith("Defaults: ")
         first = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
@@ -347,6 +348,7 @@ def test_ctrl_c_while_training_starts_is_answered_at_once_and_waits_for_nothing(
     cores(count)
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr.readline().startswith("Loading PyTorch")
+        assert process.stderr.readline().startswith("Defaults: ")
         while not (tmp_path / "slow").exists():
             assert process.poll() is None
             time.sleep(0.1)
