@@ -32,7 +32,7 @@ def test_nothing_overflows_and_no_request_leaves_the_page(open_page, file, width
 def test_a_value_is_read_and_a_table_sorted(open_page, file):
     page = open_page(file, 1280)
     said = hover(page, live(page, ALPHAS), 0.54)
-    assert re.search(r"alpha 1\n.*\s0\.7\b", said, re.DOTALL), said
+    assert re.search(r"alpha 1\n.*\s0\.700\b", said, re.DOTALL), said
     tried = page.locator("table").first
     tried.get_by_role("button", name="Accuracy").click()
     assert "0.700" in tried.locator("tbody tr").first.inner_text()
