@@ -46,10 +46,10 @@ from asymtrain import WithBranches, attach, models
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.setup import build_module, chosen_places
-from asymtrain.lab.practice.protocol import FORMS, FULL, NONE, Task, final_specs
-from asymtrain.lab.practice.protocol import MODELS as PRACTICE
-from asymtrain.lab.practice.running import read_runs
-from asymtrain.lab.practice.selection import Known, select
+from asymtrain.lab.studies.practice.protocol import FORMS, FULL, NONE, Task, final_specs
+from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
+from asymtrain.lab.studies.practice.running import read_runs
+from asymtrain.lab.studies.practice.selection import Known, select
 from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_size, synthetic
 
 Step = Callable[[], None]

@@ -31,13 +31,13 @@ from typing import Any
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
-from asymtrain.lab.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
-from asymtrain.lab.practice.selection import final_arms
 from asymtrain.lab.recipes import RECIPES, recipe_fields
 from asymtrain.lab.report.export import as_markdown
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.store.exchange import MANIFEST, read_export
+from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
+from asymtrain.lab.studies.practice.selection import final_arms
 from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
 from tune_regret import (
     ADVISORS,

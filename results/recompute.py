@@ -41,7 +41,7 @@ def load(name, columns=None):
 
 def printed(name, *index):
     """One of the paper's tables."""
-    return pd.read_csv(next(ROOT.glob(f"src/asymtrain/lab/paper/printed/{name}*.csv"))).set_index(list(index))
+    return pd.read_csv(next(ROOT.glob(f"src/asymtrain/lab/studies/paper/printed/{name}*.csv"))).set_index(list(index))
 
 
 specs, runs, measured = load("specs").drop_duplicates("id"), load("runs", ["attempt", "outcome"]), load("measurements")

@@ -19,6 +19,8 @@ from typing import Any
 from asymtrain.errors import UsageError, error_line, unknown_name
 
 _OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
+# Modules that moved. Specs, and so their ids, keep the name that a module had when they were stored.
+_STORED_MODULES = {"asymtrain.lab.practice.models": "asymtrain.lab.studies.practice.models"}
 
 
 def check_function(text: str) -> None:
@@ -108,7 +110,7 @@ def import_function(text: str) -> Any:
         )
     module_name, _, name = text.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = importlib.import_module(_STORED_MODULES.get(module_name, module_name))
     except (Exception, SystemExit) as error:  # a script that ends itself is no module
         cure = "mend the file"
         if isinstance(error, ModuleNotFoundError):

@@ -14,16 +14,16 @@ from asymtrain.lab.cli import paper, screen
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.cli.paper_work import study_sentence
-from asymtrain.lab.paper import blocks
-from asymtrain.lab.paper.blocks import BLOCKS, Block
-from asymtrain.lab.paper.claims import claims
-from asymtrain.lab.paper.recipe import part_of
-from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import SIZES, Study
-from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
+from asymtrain.lab.studies.paper import blocks
+from asymtrain.lab.studies.paper.blocks import BLOCKS, Block
+from asymtrain.lab.studies.paper.claims import claims
+from asymtrain.lab.studies.paper.recipe import part_of
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.models import MLP
 from invented_runs import invent
 from small_backbones import THIN_FIELDS
@@ -302,7 +302,7 @@ def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch
     limited = ("paper", "run", "identity", "--minutes", "0.0000001")
     left = "0 trainings and {} measurements are left. {}"
     assert left.format(3, "Starting took all of this time: give the same command with more") in cli(*limited).err
-    monkeypatch.setattr("asymtrain.lab.paper.running._until", lambda _, taken: itertools.islice(taken, 1))
+    monkeypatch.setattr("asymtrain.lab.studies.paper.running._until", lambda _, taken: itertools.islice(taken, 1))
     assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
 
 

@@ -6,12 +6,12 @@ import types
 
 import pytest
 
-from asymtrain.lab.paper import recipes
-from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.study import plain_spec, table_values
-from asymtrain.lab.paper.tables import arch_cell, number
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.studies.paper import recipes
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.study import plain_spec, table_values
+from asymtrain.lab.studies.paper.tables import arch_cell, number
 
 
 def spec_of(study):

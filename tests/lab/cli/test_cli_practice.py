@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from asymtrain.lab.practice import protocol, running
-from asymtrain.lab.practice.protocol import BLOCKS, Block, Task
 from asymtrain.lab.store import Store
+from asymtrain.lab.studies.practice import protocol, running
+from asymtrain.lab.studies.practice.protocol import BLOCKS, Block, Task
 
 HALF = {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 40, "test_size": 8}}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asymtrain.lab.practice.protocol import MODELS
+from asymtrain.lab.studies.practice.protocol import MODELS
 
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"

@@ -3,14 +3,14 @@
 import dataclasses
 import random
 
-from asymtrain.lab.paper.recipe import RecipeResult, build_result
-from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
-from asymtrain.lab.paper.study import SIZES, Study
-from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.spec_index import SpecsUsed, specs_behind
+from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.tables import READING
 from invented_runs import invented_epoch
 
 STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)

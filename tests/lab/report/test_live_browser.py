@@ -8,13 +8,13 @@ from paper_results import STUDY, invented_results
 from test_drawing import PANELS, PIXELS, figure
 
 from asymtrain.lab.instruments.alignment.show import alignment_page
-from asymtrain.lab.paper.page import write_paper
-from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report import write_report
 from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
 from asymtrain.lab.runs import RunSpec, pairs
+from asymtrain.lab.studies.paper.page import write_paper
+from asymtrain.lab.studies.paper.verdicts import judge_results
 from invented_runs import invent
 from live_pages import assert_whole, hover, live
 

@@ -9,8 +9,13 @@ from html.parser import HTMLParser
 import pytest
 from paper_results import NASTY, STUDY, difficult, invented_results
 
-from asymtrain.lab.paper.contradictions import contradictions
-from asymtrain.lab.paper.page import (
+from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.page import spans
+from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+from asymtrain.lab.studies.paper.contradictions import contradictions
+from asymtrain.lab.studies.paper.page import (
     HEADLINE,
     document,
     filters,
@@ -22,16 +27,11 @@ from asymtrain.lab.paper.page import (
     with_useful_columns,
     write_paper,
 )
-from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
-from asymtrain.lab.paper.study import PRIMARY
-from asymtrain.lab.paper.summary import forest
-from asymtrain.lab.paper.tables import READING
-from asymtrain.lab.paper.verdicts import judge_results
-from asymtrain.lab.report.drawing import draw
-from asymtrain.lab.report.figure import Figure, Line, Lines
-from asymtrain.lab.report.page import spans
-from asymtrain.lab.report.table import Cell, Column, Table
-from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+from asymtrain.lab.studies.paper.spec_index import ALWAYS, SpecsUsed, index_specs
+from asymtrain.lab.studies.paper.study import PRIMARY
+from asymtrain.lab.studies.paper.summary import forest
+from asymtrain.lab.studies.paper.tables import READING
+from asymtrain.lab.studies.paper.verdicts import judge_results
 from live_pages import unpacked
 
 LISTED, TABLES = (

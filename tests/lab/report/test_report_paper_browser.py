@@ -7,15 +7,15 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from paper_results import STUDY, invented_results
 
-from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.page import write_paper
-from asymtrain.lab.paper.recipe import RecipeResult, build_result
-from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import PRIMARY
-from asymtrain.lab.paper.tables import READING
-from asymtrain.lab.paper.verdicts import judge_all, judge_results
 from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.studies.paper.evidence import Effect
+from asymtrain.lab.studies.paper.page import write_paper
+from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import PRIMARY
+from asymtrain.lab.studies.paper.tables import READING
+from asymtrain.lab.studies.paper.verdicts import judge_all, judge_results
 from live_pages import luminance
 
 A4 = 673  # less its margins, in CSS pixels

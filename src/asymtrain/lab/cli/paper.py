@@ -36,10 +36,10 @@ from asymtrain.lab.cli.screen import progress_display, show_blocks, show_json, s
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asymtrain.lab.paper.recipe import Measuring, Recipe
-    from asymtrain.lab.paper.running import Done
-    from asymtrain.lab.paper.snapshot import Snapshot
-    from asymtrain.lab.paper.study import Study
+    from asymtrain.lab.studies.paper.recipe import Measuring, Recipe
+    from asymtrain.lab.studies.paper.running import Done
+    from asymtrain.lab.studies.paper.snapshot import Snapshot
+    from asymtrain.lab.studies.paper.study import Study
 
 PAPER_OUT = Path("asymtrain-paper")
 KEPT = "*200-epochs*"  # folders of results/ that hold the study
@@ -49,14 +49,14 @@ paper = command_group("paper")
 
 def offered_recipes(incomplete: str) -> list[str]:
     """For a shell's completion."""
-    from asymtrain.lab.paper.recipes import RECIPES, aliases
+    from asymtrain.lab.studies.paper.recipes import RECIPES, aliases
 
     return [name for name in dict.fromkeys(("all", *RECIPES, *aliases())) if name.startswith(incomplete)]
 
 
 def offered_blocks(incomplete: str) -> list[str]:
     """For a shell's completion."""
-    from asymtrain.lab.paper.blocks import BLOCKS
+    from asymtrain.lab.studies.paper.blocks import BLOCKS
 
     return [name for name in BLOCKS if name.startswith(incomplete)]
 
@@ -89,7 +89,7 @@ class SizeOptions:
 
     def build(self) -> "Study":
         """The study that the options mean; what contradicts itself is refused."""
-        from asymtrain.lab.paper.study import Study, get_sizes
+        from asymtrain.lab.studies.paper.study import Study, get_sizes
 
         sizes = get_sizes(self.scale)
         if self.data not in (None, "shapes", "cifar"):
@@ -136,7 +136,7 @@ class StudyOptions(SizeOptions):
     ] = None
 
     def build(self) -> "Study":
-        from asymtrain.lab.paper.study import parse_readings
+        from asymtrain.lab.studies.paper.study import parse_readings
 
         return dataclasses.replace(
             super().build(),
@@ -151,8 +151,8 @@ class StudyOptions(SizeOptions):
 
     def parts(self, names: list[str], study: "Study") -> "tuple[Recipe, ...]":
         """What the named recipes have of the backbones; refused where that is nothing."""
-        from asymtrain.lab.paper.recipe import parts_of
-        from asymtrain.lab.paper.recipes import choose
+        from asymtrain.lab.studies.paper.recipe import parts_of
+        from asymtrain.lab.studies.paper.recipes import choose
 
         parts = parts_of(choose(names), study, self.archs)
         if not parts:
@@ -182,7 +182,7 @@ class PaperOutput(OutputOptions):
 
     def read(self) -> "Snapshot":
         """What the store holds."""
-        from asymtrain.lab.paper.snapshot import read_store
+        from asymtrain.lab.studies.paper.snapshot import read_store
 
         return read_store(self.looked_into())
 
@@ -250,8 +250,8 @@ def list_(
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.recipes import RECIPES
-        from asymtrain.lab.paper.running import missing
+        from asymtrain.lab.studies.paper.recipes import RECIPES
+        from asymtrain.lab.studies.paper.running import missing
     study = chosen.build()
     workers = estimated_workers(device)
     known = output.read()
@@ -320,7 +320,7 @@ def next_(
 ) -> None:
     """Do the first block of the reproduction that is not finished. Called again, it goes on where it stopped."""
     with loading():
-        from asymtrain.lab.paper.blocks import first_unfinished, get_block
+        from asymtrain.lab.studies.paper.blocks import first_unfinished, get_block
     study = chosen.build()
     known = output.read()
     wanted = get_block(block) if block else first_unfinished(study, known)
@@ -353,10 +353,10 @@ def _train(
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.page import write_paper
-        from asymtrain.lab.paper.running import check_data, missing, run_recipes
-        from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.spec_index import specs_behind
+        from asymtrain.lab.studies.paper.page import write_paper
+        from asymtrain.lab.studies.paper.running import check_data, missing, run_recipes
+        from asymtrain.lab.studies.paper.snapshot import read_store
+        from asymtrain.lab.studies.paper.spec_index import specs_behind
         from asymtrain.lab.trackers import tracking
     store = output.store_path
     output.check()
@@ -416,12 +416,12 @@ def verdicts(
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.page import document, write_verdicts
-        from asymtrain.lab.paper.recipes import RECIPES
-        from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.summary import conclusion, history_table, verdict_table
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.report.table import table_json
+        from asymtrain.lab.studies.paper.page import document, write_verdicts
+        from asymtrain.lab.studies.paper.recipes import RECIPES
+        from asymtrain.lab.studies.paper.snapshot import read_store
+        from asymtrain.lab.studies.paper.summary import conclusion, history_table, verdict_table
     study = chosen.build()
     names = [name for name, recipe in RECIPES.items() if recipe.claims]
     parts, store = chosen.parts(names, study), output.find_store()
@@ -451,10 +451,10 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.page import write_paper
-        from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.spec_index import specs_behind
         from asymtrain.lab.report import check_folder
+        from asymtrain.lab.studies.paper.page import write_paper
+        from asymtrain.lab.studies.paper.snapshot import read_store
+        from asymtrain.lab.studies.paper.spec_index import specs_behind
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)

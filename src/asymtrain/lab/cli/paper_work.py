@@ -8,15 +8,15 @@ from typing import Any
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.options import Workers
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
-from asymtrain.lab.paper import blocks
-from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
-from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.running import START, Missing, estimate, is_timed, measurement_seconds, missing_of
-from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import SIZES, Study
-from asymtrain.lab.paper.verdicts import Judgement, judge_results, tested_by
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain.lab.studies.paper import blocks
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.running import START, Missing, estimate, is_timed, measurement_seconds, missing_of
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.verdicts import Judgement, judge_results, tested_by
 from asymtrain.lab.texts import counted
 
 SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
@@ -184,7 +184,7 @@ def show_results(
     Of several recipes an overview, unless they are asked for in full: `rest` is where the rest is.
     """
     if json:
-        from asymtrain.lab.paper.page import document
+        from asymtrain.lab.studies.paper.page import document
 
         show_json(document(results, judgements, study))
         return

@@ -26,9 +26,9 @@ from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
-    from asymtrain.lab.practice.protocol import Block, Study, Task
-    from asymtrain.lab.practice.running import Left
     from asymtrain.lab.runs import Run
+    from asymtrain.lab.studies.practice.protocol import Block, Study, Task
+    from asymtrain.lab.studies.practice.running import Left
 
 PRACTICE_OUT = Path("asymtrain-practice")
 QUICK = typer.Option("--quick", help="Tiny runs on shapes, to try the commands: no part of the study.")
@@ -37,7 +37,7 @@ practice = command_group("practice")
 
 def offered_blocks(incomplete: str) -> list[str]:
     """For a shell's completion."""
-    from asymtrain.lab.practice.protocol import BLOCKS
+    from asymtrain.lab.studies.practice.protocol import BLOCKS
 
     return [name for name in BLOCKS if name.startswith(incomplete)]
 
@@ -51,7 +51,7 @@ class PracticeOutput(OutputOptions):
 
     @property
     def study(self) -> "Study":
-        from asymtrain.lab.practice import protocol
+        from asymtrain.lab.studies.practice import protocol
 
         return protocol.QUICK if self.quick else protocol.FULL
 
@@ -64,7 +64,7 @@ def list_(
 ) -> None:
     """List the blocks in the order of the protocol: what each holds, what is stored, the time taken and left."""
     with loading():
-        from asymtrain.lab.practice.running import listing, read_runs
+        from asymtrain.lab.studies.practice.running import listing, read_runs
     workers = estimated_workers(device)
     rows = listing(output.study, read_runs(output.looked_into()), *workers)
     show_blocks(rows, json=output.json, for_gpu=workers[0] == "cpu" and not output.quick)
@@ -86,7 +86,7 @@ def run(
 
     Called again, it goes on where it stopped.
     """
-    from asymtrain.lab.practice.protocol import get_block
+    from asymtrain.lab.studies.practice.protocol import get_block
 
     _train(context, get_block(*blocks), training, output, tracks)
 
@@ -96,7 +96,7 @@ def run(
 def next_(context: typer.Context, training: ExecutorOptions, output: PracticeOutput, tracks: TrackOptions) -> None:
     """Do the first block that is not finished."""
     with loading():
-        from asymtrain.lab.practice.running import first_unfinished, read_runs
+        from asymtrain.lab.studies.practice.running import first_unfinished, read_runs
     block = first_unfinished(output.study, read_runs(output.looked_into()))
     if block is None:
         stdout().print("Every block is finished: `asymtrain practice show` has the results.")
@@ -134,8 +134,8 @@ def _train(
 ) -> None:
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
-        from asymtrain.lab.practice.running import check_block, left_of, read_runs, run_block
         from asymtrain.lab.report import duration
+        from asymtrain.lab.studies.practice.running import check_block, left_of, read_runs, run_block
         from asymtrain.lab.trackers import tracking
     study, store, console = output.study, output.store_path, stderr()
     output.check()
@@ -167,9 +167,9 @@ def _train(
 
 def _show(context: typer.Context, output: PracticeOutput, step_costs: Sequence[Path] = ()) -> None:
     with loading():
-        from asymtrain.lab.practice.analysis import analyse, read_step_costs
-        from asymtrain.lab.practice.page import document, sentences, tables, write_practice
-        from asymtrain.lab.practice.running import read_runs
+        from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs
+        from asymtrain.lab.studies.practice.page import document, sentences, tables, write_practice
+        from asymtrain.lab.studies.practice.running import read_runs
     costs = read_step_costs(step_costs)
     known = read_runs(output.store_path)
     results = analyse(output.study, known, costs)

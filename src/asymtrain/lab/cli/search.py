@@ -224,8 +224,8 @@ def show(context: typer.Context, results: "Sequence[SearchResult]", output: Sear
 
 
 def table_13(base: "RunSpec") -> "SearchResult":
-    from asymtrain.lab.paper.numbers import hyperparameters
     from asymtrain.lab.search import given_values
+    from asymtrain.lab.studies.paper.numbers import hyperparameters
 
     row = hyperparameters(base.arch, base.redundancy)
     shared = {"learning_rate": row.learning_rate, "weight_decay": row.weight_decay}

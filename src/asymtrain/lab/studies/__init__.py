@@ -1,0 +1,1 @@
+"""Studies: each a protocol as data, its analysis and its words."""

@@ -1,0 +1,131 @@
+"""Plain against Asymmetric, seed by seed: the form that most of the paper's tables have.
+
+A recipe lists its `Comparison`s; the specs that it needs, the tables beside the paper's (`tables`) and the evidence for
+the verdicts all follow from that list.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.search.stages import with_settings
+from asymtrain.lab.statistics import Interval, t_interval
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.numbers import Hyperparameters, Printed, cells
+from asymtrain.lab.studies.paper.recipe import Needs
+from asymtrain.lab.studies.paper.snapshot import Snapshot, accuracy
+from asymtrain.lab.studies.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, unique
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One cell of the paper under one reading: its specs, Plain and Asymmetric over the same seeds."""
+
+    label: str  # names it in the evidence: `table1/vit/20`
+    heading: tuple[str | float, ...]  # its first cells in the table
+    arch: str
+    reading: Reading
+    plain: tuple[RunSpec, ...]
+    asymmetric: tuple[RunSpec, ...]
+    paper: Printed | None = None
+    stand_in: str = ""  # what stands in for the paper's data and networks
+
+
+def compare(
+    study: Study,
+    reading: Reading,
+    label: str,
+    heading: tuple[str | float, ...],
+    arch: str,
+    dataset: str,
+    values: Hyperparameters | None,
+    redundancy: int,
+    auxiliary: Mapping[str, Any] | None = None,
+    *,
+    plain_values: Hyperparameters | None = None,
+    plain_settings: Mapping[str, float] | None = None,
+    paper: str | None = None,
+    **fields: Any,
+) -> Comparison:
+    """The comparison of one backbone, dataset and setting over the study's seeds.
+
+    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own,
+    `plain_settings` what else it alone has (dropout, label smoothing).
+    `paper` is the label of the paper's cell where it is not `label`; `auxiliary` and `fields` as in `asymmetric_spec`.
+    """
+    plain: tuple[RunSpec, ...] = ()
+    asymmetric: tuple[RunSpec, ...] = ()
+    if values is not None:
+        fields = {**reading.both, **fields}
+        without = plain_spec(study, arch, dataset, plain_values or values, **fields)
+        plain = over_seeds(study, with_settings(without, plain_settings or {}))
+        branched = asymmetric_spec(study, reading, arch, dataset, values, redundancy, auxiliary, **fields)
+        asymmetric = over_seeds(study, branched)
+    return Comparison(label, heading, arch, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)
+
+
+def needs_of(study: Study, comparisons: Sequence[Comparison], *searches: Needs) -> Needs:
+    """The searches' trials, then the runs of the comparisons that can be named."""
+    specs = unique([*(search.specs for search in searches), specs_of(comparisons)])
+    later = {group: count for search in searches for group, count in search.later.items()}
+    waiting = [(row.arch, f"{row.label} {row.reading.name}") for row in comparisons if not row.plain]
+    later |= dict.fromkeys(waiting, 2 * len(study.seeds))
+    return Needs(specs, later=later)
+
+
+def specs_of(comparisons: Iterable[Comparison]) -> tuple[RunSpec, ...]:
+    return unique(pair for row in comparisons for pair in zip(row.plain, row.asymmetric, strict=True))
+
+
+def pairs_of(known: Snapshot, comparison: Comparison) -> list[tuple[Run, Run]]:
+    """Plain and Asymmetric of the seeds for which both are stored."""
+    return [
+        (known.runs[plain.id], known.runs[asymmetric.id])
+        for plain, asymmetric in zip(comparison.plain, comparison.asymmetric, strict=True)
+        if plain.id in known.runs and asymmetric.id in known.runs
+    ]
+
+
+def effect_of(
+    known: Snapshot, comparison: Comparison, look: Callable[[Run, Run], Sequence[float]] | None = None
+) -> Effect | None:
+    """The effect by the reading's accuracy, or by what `look` sees in a pair."""
+    pairs = pairs_of(known, comparison)
+    if not pairs:
+        return None
+    seen = [look(*pair) if look else [accuracy(run, comparison.reading) for run in pair] for pair in pairs]
+    plain, asymmetric = zip(*seen, strict=True)
+    return Effect(
+        label=comparison.label,
+        plain=plain,
+        asymmetric=asymmetric,
+        epochs=comparison.plain[0].epochs,
+        spec_ids=tuple(run.spec.id for pair in pairs for run in pair),
+        seeds=tuple(plain.spec.seed for plain, _ in pairs),
+        stand_in=comparison.stand_in,
+    )
+
+
+def evidence_of(known: Snapshot, comparisons: Iterable[Comparison]) -> dict[str, dict[str, Evidence]]:
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for comparison in comparisons:
+        if (effect := effect_of(known, comparison)) is not None:
+            evidence.setdefault(comparison.reading.name, {})[comparison.label] = effect
+    return evidence
+
+
+def interval(effect: Effect, family: int = 1) -> Interval | None:
+    """Improvement in percent of Plain's mean and its Bonferroni t interval; None for one seed, or where Plain is 0."""
+    base = float(np.mean(effect.plain))
+    if len(effect.seeds) < 2 or not base:
+        return None
+    changes = [100 * (after - before) / base for before, after in zip(effect.plain, effect.asymmetric, strict=True)]
+    return t_interval(changes, family=family)
+
+
+def improvement(effect: Effect) -> float | None:
+    base = float(np.mean(effect.plain))
+    return 100 * (float(np.mean(effect.asymmetric)) - base) / base if base else None

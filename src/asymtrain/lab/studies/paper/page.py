@@ -1,0 +1,420 @@
+"""The page of the reproduction: verdicts, then every table and figure, from the results of recipes.
+
+One self-contained file that needs nothing from elsewhere. It depends on what it is given and on nothing else: written
+again from the same rows it has the same bytes. Beside it lie the numbers as JSON, each table as Markdown, LaTeX and
+CSV, and each figure as SVG.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from asymtrain.lab.report.drawing import as_file, draw, is_wide
+from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
+from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.live import embed, packed_script
+from asymtrain.lab.report.page import json_text, render_template, write_files
+from asymtrain.lab.report.table import Table, duration, table_json
+from asymtrain.lab.studies.paper import verdicts
+from asymtrain.lab.studies.paper.contradictions import Contradiction, contradictions, single_activation
+from asymtrain.lab.studies.paper.evidence import Quantity
+from asymtrain.lab.studies.paper.recipe import RecipeResult
+from asymtrain.lab.studies.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
+from asymtrain.lab.studies.paper.study import PRIMARY, Study
+from asymtrain.lab.studies.paper.summary import (
+    BANDED,
+    HEADLINE,
+    conclusion,
+    forest,
+    history_table,
+    interval_words,
+    printed_words,
+    verdict_counts,
+    verdict_table,
+)
+from asymtrain.lab.studies.paper.tables import READING
+from asymtrain.lab.studies.paper.verdicts import LIMITS, JudgedPart, Judgement, tested_by
+from asymtrain.lab.texts import counted
+
+NAME = "paper"
+MEANINGS: Mapping[str, str] = {
+    "Reproduced": f"the interval excludes 0 in the paper's sign and lies inside {LIMITS.band_low:g} to "
+    f"{LIMITS.band_high:g} times its number; or the estimate does, and the paper's number lies inside the interval",
+    "Right direction, different size": "the interval excludes 0 in the paper's sign, and neither holds",
+    "Only under": "the primary reading of the paper fails, another passes, corrected for every reading and cell",
+    "Inconclusive": "the interval allows more than one answer",
+    "Paper's size excluded": f"the interval includes 0 and ends before {LIMITS.band_low:g} times the paper's number",
+    "No effect": f"the interval lies within {LIMITS.percent:g}% of 0",
+    "Contradicted": "the interval excludes 0 in the other sign",
+    "Cannot differ": "the same runs or the same loss surface stand for both sides by construction; of runs, the "
+    "sentence has the comparison at the paper's own settings",
+    "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
+    "in; the numbers so far stand beside it as preliminary",
+}
+
+
+def write_paper(
+    out: Path,
+    results: Sequence[RecipeResult],
+    judgements: Sequence[Judgement],
+    study: Study,
+    command: str,
+    specs: SpecsUsed | None = None,
+) -> dict[str, Path]:
+    """Write the page and its files into `out`; the paths by kind.
+
+    Kinds are "page" (paper.html), "json" (paper.json: the `document`), the name of each figure, and for each table its
+    name with .md, .tex and .csv. Without the `specs` behind the results the page has their ids alone.
+    """
+    document_text = json_text(document(results, judgements, study))
+    results = [with_useful_columns(result) for result in results]
+    shown = tested_by(results, judgements)
+    drawings = _drawings([*(figure for result in results for figure in result.figures), forest(shown)])
+    page = render_paper(results, judgements, study, command, specs or SpecsUsed(), drawings)
+    texts = {"page": (f"{NAME}.html", page), "json": (f"{NAME}.json", document_text)}
+    for table in (*_tables(results), verdict_table(shown)):
+        for ending, (_, write) in FORMATS.items():
+            texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
+    texts |= {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
+    write_files(out, dict(texts.values()))
+    return {kind: out / file for kind, (file, _) in texts.items()}
+
+
+def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
+    """The verdicts and their history as tables, and the figure of effects, as `write_paper` names them."""
+    tables = (verdict_table(judgements), history_table(judgements))
+    texts = {
+        f"{NAME}-{table.name}.{ending}": write(table) for table in tables for ending, (_, write) in FORMATS.items()
+    }
+    texts |= {f"{NAME}-{name}.svg": as_file(svg) for name, svg in _drawings([forest(judgements)]).items()}
+    write_files(out, texts)
+
+
+# Fields that `paper.json` has as they are
+CLAIM_FIELDS = ("sentence", "effect", "low", "high", "n", "reading", "preliminary", "lacks", "spec_ids")
+RESULT_FIELDS = (
+    *("name", "title", "question", "how", "runs_needed", "runs_there", "measurements_needed", "measurements_there"),
+    *("seconds", "devices", "versions", "claims", "diverged", "notes"),
+)
+FIGURE_FIELDS = ("name", "title", "caption", "missing")
+
+
+def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study) -> dict[str, Any]:
+    return {
+        "study": {
+            "scale": study.sizes.scale,
+            "seeds": list(study.seeds),
+            "epochs": study.epochs,
+            "precision": study.precision,
+            "readings": [reading.name for reading in study.readings],
+            "hyperparameters": study.hyperparameters,
+            "fair": study.fair,
+            "stand_in": study.stand_in,
+        },
+        "claims": [
+            {
+                "id": judgement.claim.id,
+                "claim": judgement.claim.text,
+                "paper": judgement.claim.paper_value,
+                "verdict": judgement.words,
+                **{name: getattr(judgement, name) for name in CLAIM_FIELDS},
+            }
+            for judgement in tested_by(results, judgements)
+        ],
+        "results": [
+            {
+                **{name: getattr(result, name) for name in RESULT_FIELDS},
+                "tables": [table_json(table) for table in result.tables],
+                "figures": [{name: getattr(figure, name) for name in FIGURE_FIELDS} for figure in result.figures],
+            }
+            for result in results
+        ],
+    }
+
+
+def render_paper(
+    results: Sequence[RecipeResult],
+    judgements: Sequence[Judgement],
+    study: Study,
+    command: str,
+    specs: SpecsUsed,
+    drawings: Mapping[str, str] | None = None,
+) -> str:
+    """`drawings` are its figures by name where they are already drawn."""
+    results = [with_useful_columns(result) for result in results]
+    claims = shown_claims(results, judgements)
+    trained = {  # ids of specs that have been trained or measured, of recipes without numbers that lead to them
+        name: tuple(spec.id for spec in specs.specs.get(name, ()) if specs.outcomes.get(spec.id) != NOT_RUN)
+        for name in (result.name for result in results if not result.tables)
+    }
+    used = [claim.judgement.spec_ids for claim in claims]
+    used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
+    used += [result.diverged for result in results]
+    drawings = drawings or {}
+    judged = tested_by(results, judgements)
+    overview = forest(judged)
+    figures = [overview, *(figure for result in results for figure in result.figures)]
+    shown = [figure for figure in figures if not figure.missing]
+    # What the buttons copy: rows of Markdown and LaTeX are written by the page's script, of the cells that it shows.
+    texts = {
+        "writing": {"md": dataclasses.asdict(MARKDOWN), "tex": dataclasses.asdict(LATEX)},
+        "md": {table.name: around_markdown(table) for table in _tables(results)},
+        "tex": {table.name: around_latex(table) for table in _tables(results)},
+        "csv": {table.name: as_csv(table) for table in _tables(results)},
+    }
+    return render_template(
+        "paper.html.j2",
+        name=NAME,
+        title=title(judged),
+        conclusion=conclusion(judged, counted=False),  # the bar beside it has the counts
+        shares=[
+            (words, slug(ones[0].verdict), MEANINGS[ones[0].verdict], [one.claim.id for one in ones])
+            for words in verdict_counts(judged)
+            for ones in [[one for one in judged if one.words == words]]
+        ],
+        forest=overview,
+        lead=lead(study),
+        lacking={name: LACKING[name] for name in LACKING if name in map(_progress, results)},
+        label=contents_label,
+        claims=claims,
+        filters=filters(claims),
+        meanings=MEANINGS,
+        contradictions=shown_contradictions(results),
+        results=results,
+        trained=trained,
+        facts=_facts(results, study, command),
+        index=index_specs([*used, *trained.values()], specs),
+        formats={ending: words for ending, (words, _) in FORMATS.items()},
+        texts=packed_script(texts, 'id="texts"'),
+        figures=shown,
+        plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
+        primary=primary_rows,
+        reading=(READING.name, PRIMARY.title),
+        folded=is_folded,
+        is_wide=is_wide,
+        duration=duration,
+        versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),
+        progress=_progress,
+        not_run=NOT_RUN,
+    )
+
+
+def _tables(results: Sequence[RecipeResult]) -> list[Table]:
+    return [table for result in results for table in result.tables]
+
+
+def _drawings(figures: Iterable[Figure]) -> dict[str, str]:
+    return {figure.name: draw(figure) for figure in figures if not figure.missing}
+
+
+def title(judgements: Sequence[Judgement]) -> str:
+    """With what came out, where anything did."""
+    counts = verdict_counts(judgements)
+    judged = len(judgements) - counts["Not yet run"]
+    came_out = f": {counts['Reproduced']} of {judged} judged claims reproduced" if judged else ""
+    return f"The paper, reproduced{came_out}"
+
+
+def lead(study: Study) -> str:
+    size = f"{counted(len(study.seeds), 'seed')}, {counted(study.epochs, 'epoch')}"
+    text = f"Each number of the paper beside ours: {size}."
+    if study.stand_in:
+        text += f" Here {study.stand_in} stand in for the paper's, so no number says anything about the paper."
+    return text
+
+
+def with_useful_columns(result: RecipeResult) -> RecipeResult:
+    """The result without the columns that say one and the same in every row and need not."""
+
+    def useful(table: Table) -> Table:
+        kept = [
+            i
+            for i, column in enumerate(table.columns)
+            if not column.only_if_varied or len({row[i].value for row in table.rows}) > 1
+        ]
+        rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+        return dataclasses.replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
+
+    return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
+
+
+def primary_rows(table: Table) -> Table:
+    """The table without the rows of other readings, where it has rows of several."""
+    if READING not in table.columns:
+        return table
+    at = table.columns.index(READING)
+    rows = tuple(row for row in table.rows if row[at].value == PRIMARY.title)
+    return dataclasses.replace(table, rows=rows or table.rows)
+
+
+def is_folded(table: Table, result: RecipeResult) -> bool:
+    """Does it stand beside another one of its recipe, as `table1-sizes` does beside `table1`?"""
+    return any(table.name.startswith(f"{other.name}-") for other in result.tables)
+
+
+def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:
+    devices = sorted({device for result in results for device in result.devices})
+    versions = dict.fromkeys(f"{name} {text}" for result in results for name, text in result.versions.items())
+    return {
+        "Command": command,
+        "Scale": study.sizes.scale,
+        "Seeds": ", ".join(map(str, study.seeds)),
+        "Epochs": str(study.epochs),
+        "Precision": study.precision,
+        "Readings": ", ".join(reading.title for reading in study.readings),
+        "Devices": ", ".join(devices) or "none yet",
+        "Versions": ", ".join(versions) or "none yet",
+    }
+
+
+LACKING = {"part": "is there in part", "none": "is missing"}  # by `_progress`
+
+
+def contents_label(result: RecipeResult) -> str:
+    """Its tables, else its figures, as briefly as they can be named: all contents are to stay in sight."""
+    return result.title.partition(":")[0].partition(", Figure")[0].replace(" and ", ", ")
+
+
+def _progress(result: RecipeResult) -> str:
+    """`whole`, `part` or `none`: how much of what it rests on is stored."""
+    if result.is_complete:
+        return "whole"
+    return "part" if result.runs_there or result.measurements_there else "none"
+
+
+# Claims: verdict first, the headline before all others
+
+
+@dataclass(frozen=True)
+class ShownClaim:
+    """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested.
+
+    Of a claim with several parts both numbers are of the part that decides. `of` names it, or what the numbers are.
+    """
+
+    judgement: Judgement
+    paper: str
+    ours: str
+    of: str
+    interval: str
+    so_far: str
+    chosen_by: str  # words of its `Filter`
+    strip: Markup
+    recipe: str
+    tested_in: str
+
+    @property
+    def look(self) -> str:
+        return slug(self.judgement.verdict)  # a class of the style sheet
+
+    @property
+    def tag(self) -> str:
+        return slug(self.chosen_by)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A choice of claims: its tag, its words, and how many claims have it. A claim has one besides "All"."""
+
+    tag: str
+    words: str
+    count: int
+
+
+def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> list[ShownClaim]:
+    """The claims that these recipes test: the headline, then by verdict, then in the paper's order."""
+    recipes = {name: result for result in results for name in result.claims}
+    order = list(MEANINGS)
+    wanted = tested_by(results, judgements)
+    wanted.sort(key=lambda judgement: (judgement.claim.id != HEADLINE, order.index(judgement.verdict)))
+    return [_shown(judgement, recipes[judgement.claim.id]) for judgement in wanted]
+
+
+def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
+    """All claims, then each verdict that occurs, at last with what the numbers so far would say."""
+    order = list(MEANINGS)
+    by_verdict = sorted(claims, key=lambda claim: (order.index(claim.judgement.verdict), claim.chosen_by))
+    counts = Counter(claim.chosen_by for claim in by_verdict)
+    return [Filter("", "All", len(claims)), *(Filter(slug(words), words, count) for words, count in counts.items())]
+
+
+def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]:
+    """The paper's own contradictions, and what our runs say of single activation where they can."""
+    identities = {
+        label.partition("/")[2]: numbers
+        for result in results
+        for label, numbers in result.evidence.get(PRIMARY.name, {}).items()
+        if label.startswith("identity/") and isinstance(numbers, Quantity)
+    }
+    sentence, holds = single_activation(identities)
+    if holds is None:
+        return list(contradictions())
+    ours = Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
+    return [*contradictions(), ours]
+
+
+def slug(words: str) -> str:
+    return re.sub(r"\W+", "-", words.lower())
+
+
+def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
+    part = verdicts.deciding_part(judgement)
+    claim = judgement.claim
+    paper, of = printed_words(claim), claim.quantity.removesuffix(" %").replace(";", "; ")
+    if part is not None:
+        paper = verdicts.paper_words(claim, part)
+        of = verdicts.part_words(part) if len(claim.parts) > 1 else of
+    so_far = judgement.preliminary or ""
+    return ShownClaim(
+        judgement,
+        paper,
+        ours="" if part is None else verdicts.ours_words(part),
+        of=of,
+        interval=interval_words(judgement) or "",
+        so_far=so_far,
+        chosen_by=f"{judgement.words}, so far {so_far.lower()}" if so_far else judgement.words,
+        strip=Markup() if part is None else strip(part),
+        recipe=result.name,
+        tested_in=result.title.partition(":")[0],
+    )
+
+
+# A claim at a glance: the paper's number and ours with its interval on one small axis
+
+WIDTH, HEIGHT, EDGE = 200.0, 26.0, 8.0
+REACH = 1.7  # of the larger of the two numbers: an interval that goes farther ends in an arrow
+WITHOUT = ("significant", "zero", "agreement")  # their numbers are of another kind than the paper's
+
+
+def strip(judged: JudgedPart) -> Markup:
+    """The strip of a judged part as SVG; empty where there is nothing to compare."""
+    paper, ours, how = judged.part.paper, judged.estimate, judged.part.how
+    if paper is None or ours is None or how in WITHOUT or not max(abs(paper), abs(ours)):
+        return Markup()
+    reach = REACH * max(abs(paper), abs(ours))
+
+    def x(value: float) -> float:
+        inside = max(-1.0, min(1.0, value / reach))
+        return round(WIDTH / 2 + inside * (WIDTH / 2 - EDGE), 1)
+
+    middle = HEIGHT / 2
+    parts = []
+    if how in BANDED:
+        left, right = sorted(x(share * paper) for share in (LIMITS.band_low, LIMITS.band_high))
+        parts.append(f'<rect class="band" x="{left}" y="3" width="{right - left:.1f}" height="{HEIGHT - 6:g}"/>')
+    parts.append(f'<path class="zero" d="M{x(0):g} 1V{HEIGHT - 1:g}"/>')
+    if judged.low is not None and judged.high is not None:
+        parts.append(f'<path class="bar" d="M{x(judged.low):g} {middle:g}H{x(judged.high):g}"/>')
+        for end in (judged.low, judged.high):
+            if abs(end) > reach:
+                ahead = 5 if end > 0 else -5
+                parts.append(f'<path class="arrow" d="M{x(end):g} {middle - 4:g}l{ahead} 4l{-ahead} 4z"/>')
+    parts.append(f'<path class="papers" d="M{x(paper):g} {middle - 6:g}l6 6l-6 6l-6 -6z"/>')
+    parts.append(f'<circle class="ours" cx="{x(ours):g}" cy="{middle:g}" r="4"/>')
+    return Markup(f'<svg class="strip" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" aria-hidden="true">{"".join(parts)}</svg>')

@@ -1,0 +1,247 @@
+"""A recipe: which runs and measurements a table or figure of the paper rests on, and how they become it.
+
+`needs` is a function of what is known, since some runs cannot be named before others are done (the settings that a
+search chooses): `later` counts them. `make` must work with any part of the rows, and gives values: how a table is
+written and a figure drawn is the report's.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
+from asymtrain.lab.report.table import Cell, Table
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.store.provenance import joined_versions
+from asymtrain.lab.studies.paper.claims import claim
+from asymtrain.lab.studies.paper.evidence import Evidence
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import ARCHS, READINGS, Study, title_for
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """A measurement that a recipe wants on the states of one run."""
+
+    kind: str  # which instrument takes it: a name in `measurements.INSTRUMENTS`
+    name: str  # under which it is stored: instrument, settings and what else tells it from others of the run
+    spec: RunSpec
+    epochs: tuple[int, ...]  # at which states; 0 is before training
+    settings: Any = None  # of the instrument
+    keep: int = 0  # for a figure: maps of so many images, or surfaces of so many draws
+    what: str = ""  # is measured, where recipes ask for several of this kind on one run
+
+    @property
+    def title(self) -> str:
+        spec, what = self.spec, f", {self.what}" if self.what else ""
+        return f"{self.kind} of {spec.arch} {spec.variant} seed {spec.seed}{what}"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Trainings and measurements, and how many trainings (at most) wait for others before they can be named.
+
+    `later` has a backbone and a name for each group of them, so that what several recipes wait for is counted once.
+    """
+
+    specs: tuple[RunSpec, ...] = ()
+    measurements: tuple[Measuring, ...] = ()
+    later: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def progress(self, known: Snapshot) -> dict[str, int]:
+        """How many runs and measurements it takes, and how many of them are there."""
+        measured = [known.values(wanted.spec, wanted.name) is not None for wanted in self.measurements]
+        return {
+            "runs_needed": len(self.specs) + sum(self.later.values()),
+            "runs_there": len(known.of(self.specs)),
+            "measurements_needed": len(measured),
+            "measurements_there": sum(measured),
+        }
+
+
+@dataclass(frozen=True)
+class RecipeOutput:
+    """What a recipe made of the rows; `evidence` by reading and then by label."""
+
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One table or figure, or those that the paper prints together."""
+
+    name: str
+    covers: tuple[str, ...]  # the paper's names: table 2, table 15, figure 2
+    title: str
+    question: str
+    how: str
+    claims: tuple[str, ...]
+    needs: Callable[[Study, Snapshot], Needs]
+    make: Callable[[Study, Snapshot], RecipeOutput]
+    beyond: bool = False  # beyond the paper: a table or figure that it does not have
+
+
+@dataclass(frozen=True)
+class RecipeResult:
+    """A table or figure of the paper as the rows of a store give it."""
+
+    name: str
+    title: str
+    question: str
+    how: str
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)  # by reading and then by label
+    runs_needed: int = 0  # trainings that it rests on
+    runs_there: int = 0  # how many of them the store holds
+    measurements_needed: int = 0
+    measurements_there: int = 0
+    seconds: float = 0.0  # of its trainings and measurements, summed over runs
+    devices: tuple[str, ...] = ()  # as far as the rows say, as are the versions
+    versions: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
+    diverged: tuple[str, ...] = ()  # ids of runs that left the finite numbers; they count at chance accuracy
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        whole = self.runs_there == self.runs_needed and self.measurements_there == self.measurements_needed
+        return whole and not self.missing_count
+
+    @property
+    def missing_count(self) -> int:
+        cells = sum(cell.missing for table in self.tables for row in table.rows for cell in row)
+        return cells + sum(figure.missing for figure in self.figures)
+
+
+def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
+    """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
+    needs, output = recipe.needs(study, known), recipe.make(study, known)
+    # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
+    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
+    judged = output if every == study else recipe.make(every, known)
+    runs = known.of(needs.specs)
+    measured = [known.values(wanted.spec, wanted.name) for wanted in needs.measurements]
+    origins = [value for values in measured if values is not None for value in values.values()]
+    devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
+    versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
+    versions += [value["versions"] for value in origins if "versions" in value]
+    return RecipeResult(
+        recipe.name,
+        title_for(study, recipe.title),
+        recipe.question,
+        recipe.how,
+        tuple(_beside_paper(table, study) for table in output.tables),
+        output.figures,
+        judged.evidence,
+        **needs.progress(known),
+        seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
+        devices=tuple(sorted(devices)),
+        versions=joined_versions(versions),
+        claims=recipe.claims,
+        diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
+        notes=output.notes,
+    )
+
+
+def _beside_paper(table: Table, study: Study) -> Table:
+    """The table with a note on its differences to the paper; without them where the study trains something else."""
+    title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
+    if not study.stand_in:
+        return dataclasses.replace(table, title=title, note=" ".join(filter(None, (table.note, *against))))
+    shown = [not difference for difference in against]
+    columns, rows = tuple(compress(table.columns, shown)), tuple(tuple(compress(row, shown)) for row in table.rows)
+    return dataclasses.replace(table, title=title, columns=columns, rows=rows)
+
+
+def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
+    """The needs of several recipes, each run and measurement once."""
+    needs = [recipe.needs(study, known) for recipe in recipes]
+    specs = dict.fromkeys(spec for part in needs for spec in part.specs)
+    measurements = {(wanted.spec.id, wanted.name): wanted for part in needs for wanted in part.measurements}
+    later = {group: count for part in needs for group, count in part.later.items()}
+    return Needs(tuple(specs), tuple(measurements.values()), later)
+
+
+def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
+    """The needs of these backbones alone; all where none is named."""
+    if archs is None:
+        return needs
+    wanted = set(archs)
+    return Needs(
+        tuple(spec for spec in needs.specs if spec.arch in wanted),
+        tuple(measuring for measuring in needs.measurements if measuring.spec.arch in wanted),
+        {group: count for group, count in needs.later.items() if group[0] in wanted},
+    )
+
+
+def parts_of(recipes: Iterable[Recipe], study: Study, archs: Collection[str]) -> tuple[Recipe, ...]:
+    """The recipes' parts of these backbones, without recipes that have nothing of them."""
+    parts = [part_of(recipe, archs) for recipe in recipes]
+    return tuple(part for part in parts if part.needs(study, Snapshot()) != Needs())
+
+
+def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
+    """The part of a recipe that is of some backbones: its needs, rows and lines, and the claims that name no other.
+
+    The rows have the numbers that they have in the whole table: corrections count the cells of the paper, not those
+    that are shown.
+    """
+    others = set(ARCHS) - set(archs)
+
+    def needs(study: Study, known: Snapshot) -> Needs:
+        return of_archs(recipe.needs(study, known), archs)
+
+    def make(study: Study, known: Snapshot) -> RecipeOutput:
+        # What was measured of other backbones' specs is left out: figures of it are theirs alone. Their runs stay: a
+        # note may say what they have settled.
+        hidden = {wanted.spec.id for wanted in recipe.needs(study, known).measurements if wanted.spec.arch in others}
+        measured = {key: values for key, values in known.measured.items() if key[0] not in hidden}
+        output = recipe.make(study, dataclasses.replace(known, measured=measured))
+        tables = [
+            dataclasses.replace(table, rows=tuple(row for row in table.rows if not _about(row) & others))
+            for table in output.tables
+        ]
+        evidence = {
+            reading: {label: numbers for label, numbers in labelled.items() if _are_of([label], archs)}
+            for reading, labelled in output.evidence.items()
+        }
+        return dataclasses.replace(
+            output,
+            tables=tuple(table for table in tables if table.rows),
+            figures=tuple(_without_panels(figure, others) for figure in output.figures),
+            evidence=evidence,
+        )
+
+    claims = tuple(name for name in recipe.claims if _are_of(claim(name).needs, archs))
+    return dataclasses.replace(recipe, needs=needs, make=make, claims=claims)
+
+
+def _about(row: Iterable[Cell]) -> set[str]:
+    return {name for cell in row for name in cell.about}
+
+
+def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:
+    """The figure without the panels and lines of these backbones, the paper's included."""
+
+    def part(panel: Panel) -> Panel | None:
+        if isinstance(panel, Bars):
+            return None if panel.colour in archs else panel
+        if isinstance(panel, Lines):
+            lines = tuple(line for line in panel.lines if line.colour not in archs)
+            return None if panel.about in archs else dataclasses.replace(panel, lines=lines)
+        return panel
+
+    panels = tuple(kept for panel in figure.panels if (kept := part(panel)) is not None)
+    return dataclasses.replace(figure, panels=panels)
+
+
+def _are_of(labels: Iterable[str], archs: Collection[str]) -> bool:
+    """Are all of them cells of these backbones? Labels that name none are of tables of one backbone."""
+    named = {word for label in labels for word in label.split("/")} & set(ARCHS)
+    return named <= set(archs)

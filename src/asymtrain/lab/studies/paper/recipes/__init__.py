@@ -1,0 +1,58 @@
+"""The recipes: a small file for each table, or for those that share their rows.
+
+A new one is a file with its `RECIPES`, and its name in `FILES`.
+"""
+
+import importlib
+import re
+from collections.abc import Iterable
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.studies.paper.recipe import Recipe
+
+FILES = (
+    "table01",
+    "table02",
+    "trajectories",
+    "table05",
+    "swept",
+    "table10",
+    "table13",
+    "attention",
+    "table16",
+    "identity",
+    "variants",
+    "fitting",
+)
+
+
+def _paper_order(recipe: Recipe) -> tuple[int, int]:
+    """Tables, then figures, by number; then what goes beyond the paper, in the order of the files."""
+    numbered = re.fullmatch(r"(table|figure)(\d+)", recipe.name)
+    return (2, 0) if numbered is None else (numbered[1] == "figure", int(numbered[2]))
+
+
+def read_recipes() -> dict[str, Recipe]:
+    listed = [recipe for file in FILES for recipe in importlib.import_module(f"{__name__}.{file}").RECIPES]
+    return {recipe.name: recipe for recipe in sorted(listed, key=_paper_order)}
+
+
+RECIPES = read_recipes()
+
+
+def aliases() -> dict[str, str]:
+    return {alias: recipe.name for recipe in RECIPES.values() for alias in recipe.covers}
+
+
+def choose(names: Iterable[str]) -> tuple[Recipe, ...]:
+    """Recipes by the paper's names (table 15, Table15, figure2), or `all`; an unknown one shows the list."""
+    known, chosen = aliases(), dict[str, Recipe]()
+    for name in names:
+        wanted = name.lower().replace(" ", "").replace("_", "").replace("-", "")
+        wanted = wanted.replace("table0", "table").replace("figure0", "figure")
+        if wanted == "all":
+            return tuple(RECIPES.values())
+        if wanted not in known:
+            raise UsageError(f"the paper has no {name!r}: choose among all, {', '.join(known)}")
+        chosen[known[wanted]] = RECIPES[known[wanted]]
+    return tuple(chosen.values())

@@ -1,0 +1,204 @@
+"""Table 14 and Figures 4, 7 and 9: how the ViT attends, with and without branches."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from asymtrain.lab.instruments.attention.show import VARIANTS, map_image
+from asymtrain.lab.instruments.curves import Curve
+from asymtrain.lab.report.figure import VALUE, Figure, Image, Line, Lines
+from asymtrain.lab.report.table import Cell, Table
+from asymtrain.lab.statistics.estimates import estimate
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.figures import curve_line, has_points
+from asymtrain.lab.studies.paper.measurements import (
+    ATTENTION_EPOCHS,
+    ATTENTION_REDUNDANCY,
+    attention_epochs,
+    attentions_wanted,
+    pixels_of,
+)
+from asymtrain.lab.studies.paper.numbers import printed
+from asymtrain.lab.studies.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import Reading, Study, readings_for, shown_dataset, stands_note
+from asymtrain.lab.studies.paper.tables import (
+    DIFFERENCE_NOTE,
+    READING,
+    difference_cells,
+    difference_columns,
+    headings_of,
+)
+
+METRICS = {
+    "peak_strength": ("peak_strength", "Peak strength", "", ""),
+    "map_entropy": ("entropy", "Map entropy", " (nats)", ""),
+    "gini_sparsity": ("gini", "Sparsity", " (Gini)", ""),
+    "object_coverage": ("coverage_above", "Coverage", "", " (share of patches)"),
+}
+"""The paper's names; those of the instrument, in words, with a unit, and what else a table's heading says."""
+MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
+WAITS = "Waits for the measurements of Table 14."
+
+
+def readings_of(study: Study) -> list[Reading]:
+    return readings_for(study, ATTENTION_REDUNDANCY, "training", "instruments")
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    wanted = {
+        (attention.spec.id, attention.name): attention
+        for reading in readings_of(study)
+        for variant in VARIANTS
+        for attention in attentions_wanted(study, reading, variant)
+    }
+    return Needs(measurements=tuple(wanted.values()))
+
+
+def values(
+    known: Snapshot, wanted: tuple[Measuring, ...], metric: str, epoch: int, scope: str = "mean"
+) -> dict[int, tuple[float, str]]:
+    """By seed the mean over images, of the mean over layers or of another scope, and the spec's id."""
+    by_seed = {}
+    for attention in wanted:
+        measured = (known.values(attention.spec, attention.name) or {}).get(epoch)
+        mean = measured["scopes"].get(scope, {}).get(metric, [None])[0] if measured else None
+        if mean is not None:
+            by_seed[attention.spec.seed] = (float(mean), attention.spec.id)
+    return by_seed
+
+
+def effect(
+    study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
+) -> Effect | None:
+    sides = (attentions_wanted(study, reading, variant) for variant in VARIANTS)
+    plain, other = (values(known, wanted, metric, epoch, scope) for wanted in sides)
+    seeds = tuple(sorted(set(plain) & set(other)))
+    if not seeds:
+        return None
+    ids = tuple(side[seed][1] for seed in seeds for side in (plain, other))
+    before, after = (tuple(side[seed][0] for seed in seeds) for side in (plain, other))
+    return Effect(label, before, after, epoch, ids, seeds, study.stand_in)
+
+
+def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
+    rows, evidence = [], dict[str, dict[str, Evidence]]()
+    metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
+    more = [(heading, metric, "") for metric, heading in MORE.items()]
+    for reading in readings_of(study):
+        for heading, metric, cell in (*metrics, *more):
+            for epoch in ATTENTION_EPOCHS:
+                label = f"{cell}/{epoch}" if cell else ""
+                measured = effect(study, known, reading, metric, study.at(epoch), label)
+                if label and measured:
+                    evidence.setdefault(reading.name, {})[label] = measured
+                if label or measured:  # CIFAR has no masks
+                    head = map(Cell, (heading, str(study.at(epoch)), reading.title))
+                    rows.append((*head, *difference_cells(measured, printed(label) if label else None)))
+    columns = (*headings_of(("Metric", "Epoch", READING)), *difference_columns())
+    settings = attentions_wanted(study, study.readings[0], "plain")[0].settings
+    note = (
+        f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
+        "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
+        "The paper does not define object coverage; ours is the share of patches above half the uniform weight, and "
+        "docs/method.md says why. "
+        f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
+    )
+    table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
+    return RecipeOutput((table, _rollout_table(study, known)), evidence=evidence)
+
+
+def _rollout_table(study: Study, known: Snapshot) -> Table:
+    """The same of the primary reading by attention rollout, and after the last epoch too."""
+    rows = []
+    epochs: dict[int, int | None] = {study.epochs: None} | {study.at(epoch): epoch for epoch in ATTENTION_EPOCHS}
+    for name, (metric, *heading) in METRICS.items():
+        for at, epoch in sorted(epochs.items()):
+            measured = effect(study, known, study.readings[0], metric, at, "", "rollout")
+            paper = printed(f"table14/{name}/{epoch}") if epoch else None
+            rows.append((Cell("".join(heading)), Cell(str(at)), *difference_cells(measured, paper)))
+    note = (
+        "Attention rollout (Abnar and Zuidema 2020): the product of all layers' maps, each averaged with the identity, "
+        "where the table above has the mean over layers. It was measured with them and looked at on 2026-11-18, after "
+        f"the rows above; no verdict uses it. {stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
+    )
+    columns = (*headings_of(("Metric", "Epoch")), *difference_columns())
+    return Table("table14-rollout", "Table 14 by attention rollout", columns, tuple(rows), note)
+
+
+def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
+    title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
+    ticks = tuple(sorted({*map(study.at, ATTENTION_EPOCHS), study.epochs}))
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for paper_name, (metric, words, unit, _) in METRICS.items():
+        lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
+        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks, written=VALUE))
+        for reading in readings_of(study):
+            measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
+            if measured:
+                evidence.setdefault(reading.name, {})[measured.label] = measured
+    if not all(has_points(panel.lines) for panel in panels):
+        return RecipeOutput(figures=(Figure("figure9", title, (), caption=WAITS),))
+    caption = (
+        "Mean over layers and images; bands are 95% intervals over seeds, thin lines are seeds where there are few."
+    )
+    return RecipeOutput(figures=(Figure("figure9", title, panels, 2, caption),), evidence=evidence)
+
+
+def _line(study: Study, known: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
+    wanted = attentions_wanted(study, study.readings[0], variant)
+    by_epoch = [values(known, wanted, metric, epoch) for epoch in epochs]
+    seeds = tuple(tuple(at[seed][0] if seed in at else None for at in by_epoch) for seed in study.seeds)
+    points = tuple(estimate(column) for column in zip(*seeds, strict=True))
+    return curve_line(variant.capitalize(), variant, Curve(epochs, points, seeds))
+
+
+def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
+    """The last layer of several images (Figure 4), and the first, third and last layer of one (Figure 7), by epoch."""
+    first = {variant: attentions_wanted(study, study.readings[0], variant)[0] for variant in VARIANTS}
+    kept = {variant: known.values(wanted.spec, wanted.name) or {} for variant, wanted in first.items()}
+    epochs = sorted({study.at(epoch) for epoch in ATTENTION_EPOCHS})
+    titles = {"figure4": "Figure 4: attention through training", "figure7": "Figure 7: attention by layer"}
+    if any(epoch not in values for epoch in epochs for values in kept.values()):
+        waiting = (Figure(name, title, (), caption=WAITS) for name, title in titles.items())
+        return RecipeOutput(figures=tuple(waiting))
+    shown = kept["plain"][epochs[0]]
+    layers, last = shown["layers"], shown["layers"][-1]
+    chosen = list(dict.fromkeys([layers[0], layers[min(2, len(layers) - 1)], last]))
+    rows = {
+        "figure4": [(shown["labels"][image], image, last) for image in range(len(shown["pixels"]))],
+        "figure7": [(f"layer {layers.index(layer) + 1}", 0, layer) for layer in chosen],
+    }
+
+    def images(label: str, image: int, layer: str, *, titled: bool) -> Iterator[Image]:
+        """A row of the figure: the image, then its maps of both variants by epoch."""
+        pixels = pixels_of(shown["pixels"][image])
+        yield map_image(pixels, label=label)
+        for epoch in epochs:
+            for variant in VARIANTS:
+                weights = np.array(kept[variant][epoch]["maps"][layer][image], float)
+                title = f"{variant.capitalize()}\nepoch {epoch}" if titled else ""
+                look = {"colour": variant, "apart": variant == VARIANTS[0], "frame": f"epoch {epoch}"}
+                yield map_image(pixels, weights, title, is_map=True, **look)
+
+    seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []
+    caption = f"Seed {seed}; from the class token, heads averaged, in multiples of the uniform weight."
+    for name, title in titles.items():
+        panels = [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)]
+        figures.append(Figure(name, title, panels, columns, caption))
+    return RecipeOutput(figures=tuple(figures))
+
+
+HOW = (
+    "The ViT of Table 1 at N = 20 is trained again to each epoch (a run is a function of its spec), and looked at on a "
+    "random sample of test images, the same for every run."
+)
+RECIPES = (
+    Recipe("table14", ("table14",), "Table 14: attention of the ViT",
+           "Does Asymmetric training spread the ViT's attention?", HOW, ("c26", "c27"), needs, make_table14),
+    Recipe("figure9", ("figure9",), "Figure 9: attention over training",
+           "How do peak, entropy, sparsity and coverage develop?", HOW, ("c22", "c23", "c24", "c25"),
+           needs, make_figure9),
+    Recipe("figure4", ("figure4", "figure7"), "Figures 4 and 7: attention maps",
+           "Where does the ViT look?", HOW, (), needs, make_maps),
+)  # fmt: skip

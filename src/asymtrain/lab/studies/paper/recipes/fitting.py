@@ -1,0 +1,152 @@
+"""Beyond the paper: Tables 7, 8, 11 and 12 over all of training. Branches may change when a network has fitted its
+images rather than how well it does then: an effect at the last epoch cannot tell the two apart.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from asymtrain.lab.report.table import Cell, Table, missing_cells
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, needs_of, pairs_of
+from asymtrain.lab.studies.paper.evidence import Effect
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipes import swept
+from asymtrain.lab.studies.paper.searches import waiting
+from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count
+from asymtrain.lab.studies.paper.study import PRIMARY, Study, shown_dataset
+from asymtrain.lab.studies.paper.tables import N, comparison_table, ends_of, mean_of, number, percent, sides
+
+ALPHAS = (0.1, 1.0)  # beside the one that the table has; they are those of Table 1 for other N
+OWN = "its own"
+ARCH = "mlp"
+TABLES = [table for table, sweep in swept.SWEEPS.items() if sweep.arch == ARCH]
+
+
+def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
+    """Every cell of the table with every alpha, tested at every epoch."""
+    primary = dataclasses.replace(study, readings=(PRIMARY,))
+    rows = []
+    for cell in swept.comparisons(primary, known, table):
+        for alpha in (*ALPHAS, None):
+            own = cell.asymmetric[0].alpha if cell.asymmetric else OWN
+            rows.append(
+                dataclasses.replace(
+                    cell,
+                    label=f"fitting/{cell.label}/{OWN if alpha is None else f'{alpha:g}'}",
+                    heading=(*cell.heading, own if alpha is None else alpha),
+                    plain=_tested(cell.plain),
+                    asymmetric=_tested(cell.asymmetric, alpha),
+                    paper=None,
+                )
+            )
+    return rows
+
+
+def _tested(specs: Sequence[RunSpec], alpha: float | None = None) -> tuple[RunSpec, ...]:
+    return tuple(
+        dataclasses.replace(spec, test="every", alpha=spec.alpha if alpha is None else alpha) for spec in specs
+    )
+
+
+def tested(run: Run) -> list[float]:
+    """Test accuracy by epoch."""
+    return [epoch.test_accuracy for epoch in run.history if epoch.test_accuracy is not None]
+
+
+def equally_fitted(plain: Run, asymmetric: Run) -> tuple[float, float]:
+    """Each at the first epoch whose training accuracy is the highest that both of them reach."""
+    fits = [[epoch.train_accuracy for epoch in run.history] for run in (plain, asymmetric)]
+    level = min(map(max, fits))
+    before, after = (next(i for i, fit in enumerate(side) if fit >= level) for side in fits)
+    return tested(plain)[before], tested(asymmetric)[after]
+
+
+# Test accuracies of a pair, Plain and Asymmetric. Each at its own best epoch is a bound: the test images choose it, and
+# are as kind to one side as to the other.
+LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
+    "Last epoch": lambda plain, asymmetric: (tested(plain)[-1], tested(asymmetric)[-1]),
+    "Best epoch": lambda plain, asymmetric: (max(tested(plain)), max(tested(asymmetric))),
+    "Equal fit": equally_fitted,
+}
+
+
+def effect(known: Snapshot, comparison: Comparison, look: str) -> Effect | None:
+    """The effect by one of `LOOKS`; in a pair with a diverged run, that run counts at chance accuracy."""
+
+    def looked(*pair: Run) -> Sequence[float]:
+        if all(run.outcome == "finished" for run in pair):
+            return LOOKS[look](*pair)
+        chance = 1 / class_count(pair[0].spec)
+        return [chance if run.outcome == "diverged" else tested(run)[-1] for run in pair]
+
+    return effect_of(known, comparison, looked)
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    """A run of each cell, alpha and seed, and one Plain for all alphas."""
+    rows = [row for table in TABLES for row in comparisons(study, known, table)]
+    return needs_of(study, rows, waiting(study, known, ARCH, "cifar10"))
+
+
+def make(study: Study, known: Snapshot) -> RecipeOutput:
+    """A table for each of the paper's, and a sentence for each."""
+    rows = {table: comparisons(study, known, table) for table in TABLES}
+    notes = [_sentence(known, *item) for item in rows.items()]
+    return RecipeOutput(
+        tuple(_table(study, known, *item) for item in rows.items()), notes=tuple(note for note in notes if note)
+    )
+
+
+def _table(study: Study, known: Snapshot, table: str, rows: Sequence[Comparison]) -> Table:
+    looks = [column for look in LOOKS for column in (percent(look), percent(f"Interval, {look.lower()}"))]
+    columns = (*sides(), *looks, number("Best: Plain", 0), number("Best: Asymmetric", 0), N)
+
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        effects = [effect(known, row, look) for look in LOOKS]
+        last = effects[0]
+        if last is None:
+            return missing_cells(len(columns))
+        ids = last.spec_ids
+        values: list[Cell] = [Cell(mean_of(last.plain), ids[::2]), Cell(mean_of(last.asymmetric), ids[1::2])]
+        for seen in effects:
+            assert seen is not None, "one look has pairs, so all have"
+            values += [Cell(improvement(seen), ids), Cell(ends_of(interval(seen, family)), ids)]
+        for side in zip(*pairs_of(known, row), strict=True):
+            epochs = [int(np.argmax(accuracies)) + 1 for run in side if (accuracies := tested(run))]
+            values.append(Cell(mean_of(epochs) if epochs else None, tuple(run.spec.id for run in side)))
+        return [*values, Cell(len(last.seeds), ids)]
+
+    sweep, name = swept.SWEEPS[table], f"Table {table.removeprefix('table')}"
+    note = (
+        f"Trained on {shown_dataset(study, sweep.dataset)}, with {name}'s settings but for alpha. Plain and Asymmetric "
+        "are test accuracy after the last epoch. Effects in percent of Plain: after the last epoch; each side at its "
+        "own best epoch, which the test images choose on both sides; and each side at the first epoch whose training "
+        "accuracy is the highest that both reach. The columns of best epochs say when. Intervals are 95% t intervals "
+        f"over seeds, corrected for {len(rows)} cells."
+    )
+    headings = (swept.HEADINGS[sweep.swept], number("Alpha", None))
+    return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
+
+
+def _sentence(known: Snapshot, table: str, rows: Sequence[Comparison]) -> str:
+    """Of how many cells the interval excludes 0, by each look; nothing without intervals."""
+    parts, count = [], 0
+    for look in LOOKS:
+        effects = [seen for row in rows if (seen := effect(known, row, look))]
+        intervals = [ends for seen in effects if (ends := interval(seen, len(rows))) is not None]
+        above, below, count = sum(e.low > 0 for e in intervals), sum(e.high < 0 for e in intervals), len(intervals)
+        parts.append(f"{look.lower()} {above} above and {below} below 0")
+    name = f"Table {table.removeprefix('table')}"
+    return f"{name}, intervals of {count} of {len(rows)} cells: {'; '.join(parts)}." if count else ""
+
+
+HOW = (
+    "The runs of these tables with test accuracy at every epoch, at alphas 0.1 and 1 beside the table's own. Added "
+    "after the tables' own rows were seen. The paper makes no claim here, so there is no verdict. An interval that "
+    "includes 0 does not say that there is no effect."
+)
+TITLE = "Fitting: Tables 7, 8, 11 and 12 over all of training, beyond the paper"
+QUESTION = "Do branches change how well the MLP does, or only when it has fitted its images?"
+RECIPES = (Recipe("fitting", ("fitting",), TITLE, QUESTION, HOW, (), needs, make, beyond=True),)

@@ -1,0 +1,52 @@
+"""What costs nothing at inference, and what idle branches do: nothing. Behind all tables, and none of them."""
+
+from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
+from asymtrain.lab.studies.paper.evidence import Evidence, Quantity
+from asymtrain.lab.studies.paper.measurements import MANY, identity_wanted
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import ARCHS, Study
+from asymtrain.lab.studies.paper.tables import arch_cell, number
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    return Needs(measurements=tuple(identity_wanted(study, arch) for arch in ARCHS))
+
+
+def make(study: Study, known: Snapshot) -> RecipeOutput:
+    rows, evidence = [], dict[str, Evidence]()
+    for arch in ARCHS:
+        identity = identity_wanted(study, arch)
+        measured = (known.values(identity.spec, identity.name) or {}).get(1)
+        if measured is None:
+            rows.append((arch_cell(arch), *missing_cells(3)))
+            continue
+        ids, seeds = (identity.spec.id,), (identity.spec.seed,)
+        outputs, parameters, weights = (float(measured[name]) for name in ("outputs", "parameters", "weights"))
+        rows.append((arch_cell(arch), Cell(outputs, ids), Cell(parameters, ids), Cell(weights, ids)))
+        for label, value in ((f"inference/{arch}", max(abs(outputs), abs(parameters))), (f"identity/{arch}", weights)):
+            evidence[label] = Quantity(label, (value,), 1, ids, seeds, study.stand_in)
+    headings = ("Outputs after strip", "Weights more", f"Weights, N = 1 against N = {MANY}")
+    columns = (Column("Backbone"), *(number(name, None) for name in headings))
+    note = (
+        "Largest difference between a network that had branches and one that never had, on test images; how many "
+        "weights it has more; and the largest difference of a weight after an epoch of training with 1 and with "
+        f"{MANY} branches, one of them live."
+    )
+    table = Table("identity", "Branches leave nothing behind, idle ones do nothing", columns, tuple(rows), note)
+    return RecipeOutput((table,), evidence={study.readings[0].name: evidence} if evidence else {})
+
+
+RECIPES = (
+    Recipe(
+        name="identity",
+        covers=("identity",),
+        title="Identities: inference cost, and N under single activation",
+        question="Is the trained network the plain one, and the same for every N?",
+        how="One epoch of training of each backbone, then a comparison of weights and outputs.",
+        claims=("c36",),
+        needs=needs,
+        make=make,
+        beyond=True,
+    ),
+)

@@ -1,0 +1,113 @@
+"""Table 1 and Figure 5: accuracy on CIFAR-100 against redundancy, and the dose at equal settings."""
+
+from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines
+from asymtrain.lab.studies.paper.comparisons import (
+    Comparison,
+    compare,
+    effect_of,
+    evidence_of,
+    improvement,
+    interval,
+    specs_of,
+)
+from asymtrain.lab.studies.paper.figures import has_points
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import ARCHS, Study, readings_for, table_values
+from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
+from asymtrain.models import display_name
+
+LEVELS = (1, 7, 10, 20)
+DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen
+DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
+
+
+def comparisons(study: Study) -> list[Comparison]:
+    return [
+        compare(
+            study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
+            table_values(study, arch, level), level,
+        )
+        for reading in readings_for(study, DOSE, "training", "accuracy", "recipe")
+        for arch in ARCHS for level in LEVELS
+    ]  # fmt: skip
+
+
+def doses(study: Study) -> list[Comparison]:
+    """The same learning rate, weight decay and alpha at each level: only N differs."""
+    return [
+        compare(
+            study, reading, f"redundancy/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
+            table_values(study, arch, DOSE), level, paper=f"table1/{arch}/{level}" if level == DOSE else None,
+        )
+        for reading in readings_for(study, DOSE, "training", "accuracy")
+        for arch in ARCHS for level in (DOSES if "activation" in reading.fields else LEVELS)
+    ]  # fmt: skip
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    return Needs(specs_of([*comparisons(study), *doses(study)]))
+
+
+def make(study: Study, known: Snapshot) -> RecipeOutput:
+    main, dose = comparisons(study), doses(study)
+    headings = ("Backbone", "N")
+    tables = (
+        effect_table(known, main, "table1", "Table 1: accuracy against redundancy", headings,
+                     "Each row has Table 13's weight decay and alpha, so N is not all that differs. "
+                     f"{OVER_IMAGES_NOTE}",
+                     over_images=True),
+        effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
+                     f"Learning rate, weight decay and alpha are Table 13's at N = {DOSE}. With one live branch the "
+                     "trained network is the same for every N: these rows are equal unless all branches are active. "
+                     f"The paper changes other settings with N: only its row at {DOSE} has these."),
+        sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
+        cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
+                     study.window),
+    )  # fmt: skip
+    # The labels of the two families differ, so one list serves both.
+    return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
+
+
+def _figure(study: Study, known: Snapshot, main: list[Comparison]) -> Figure:
+    title = "Figure 5: improvement against redundancy"
+    lines: list[Line] = []
+    for arch in ARCHS:
+        rows = [row for row in main if row.reading == study.readings[0] and row.arch == arch]
+        effects = [effect_of(known, row) for row in rows]
+        changes = [None if effect is None else improvement(effect) for effect in effects]
+        intervals = [None if effect is None else interval(effect) for effect in effects]
+        x = tuple(float(level) for level in LEVELS)
+        low = tuple(None if ends is None else ends.low for ends in intervals)
+        high = tuple(None if ends is None else ends.high for ends in intervals)
+        lines.append(Line(display_name(arch), arch, x, tuple(changes), low, high, marker=True))
+        paper = tuple(row.paper.improvement if row.paper else None for row in rows)
+        lines.append(Line(f"{display_name(arch)}, paper", arch, x, paper, dash="dotted"))
+    if not has_points(lines[::2]):
+        return Figure("figure5", title, (), caption="Waits for the runs of Table 1.")
+    panel = Lines(
+        "",
+        "branches at each point (N)",
+        "improvement over Plain (%)",
+        tuple(lines),
+        zero=True,
+        ticks=LEVELS,
+        written=PERCENT,
+    )
+    caption = "Bars are 95% intervals over seeds, not corrected. Dotted: the paper's. Settings are those of Table 13."
+    return Figure("figure5", title, (panel,), caption=caption)
+
+
+RECIPES = (
+    Recipe(
+        name="table1",
+        covers=("table1", "figure5"),
+        title="Table 1, Figure 5: accuracy on CIFAR-100 against redundancy",
+        question="Do branches help the ViT, hurt the CNN, and does it grow with their number?",
+        how="Plain and Asymmetric of each seed start from the same weights and see the same images in the same order. "
+        "Learning rate, weight decay and alpha are Table 13's; test accuracy after the last epoch is compared.",
+        claims=("c01", "c02", "c03", "c04", "c05", "c06", "c35"),
+        needs=needs,
+        make=make,
+    ),
+)

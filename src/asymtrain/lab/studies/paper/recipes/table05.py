@@ -1,0 +1,299 @@
+"""Tables 5 and 6, Figure 6: the loss surface around initial networks."""
+
+import math
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from asymtrain.lab.report.figure import Figure, Surface
+from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
+from asymtrain.lab.statistics import t_interval
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
+from asymtrain.lab.studies.paper.numbers import printed
+from asymtrain.lab.studies.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import Study
+from asymtrain.lab.studies.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
+from asymtrain.lab.texts import counted
+from asymtrain.models import display_name
+
+STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
+"""The paper's words, and those of `SurfaceStatistics`."""
+TABLES = {"mlp": "table5", "cnn": "table6", "vit": "table6"}
+COLUMNS = (
+    Column("Backbone"),
+    Column("Directions"),
+    Column("N"),
+    Column("Parameters", "millions", digits=2),
+    number("Deviation", significant=True),
+    percent("Change"),
+    percent("Interval"),
+    percent("By parameter count"),
+    number("Range", significant=True),
+    percent("Change of range"),
+    number("Mean gradient", significant=True),
+    percent("Change of gradient"),
+    number("Plane's R²", 4),
+    N,
+    percent("change of deviation", papers=True),
+    number("Difference", 1, signed=True, against_paper="Difference: our change less the paper's, in points."),
+)
+BESIDE = (
+    Column("Backbone"),
+    Column("Directions"),
+    Column("N"),
+    number("Alpha", None),
+    number("Deviation, main loss", significant=True),
+    percent("Change, main loss"),
+    number("Deviation, total loss", significant=True),
+    percent("Change, total loss"),
+    percent("Interval"),
+    number("Plane's R²", 4),
+    N,
+)
+BESIDE_NOTE = (
+    "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
+    "same images; in the total loss the live branches move too. Plain has no branches, so its two losses are one. "
+    "Alpha is Table 13's for 20 branches at every N, since it has none for 300. Idle branches enter neither loss: "
+    "along directions of unit variance the total loss is the same at every N from 1 on, and its change from Plain "
+    "is that of the live branches. Changes as in the table before; interval and R² are those of the total loss. "
+    "Added on 2026-11-18, after landscapes of the main loss had been seen and before any of the total loss: no "
+    "verdict rests on it."
+)
+VIEWS = {
+    ("all", "variance"): "all parameters, unit variance",
+    ("all", "norm"): "all parameters, unit norm",
+    ("live", "norm"): "live parameters, unit norm",
+}
+Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    wanted = [landscapes_wanted(study, known, *case, loss) for case in CASES for loss in LOSSES]
+    return Needs(measurements=tuple(chain.from_iterable(wanted)))
+
+
+def make(study: Study, known: Snapshot) -> RecipeOutput:
+    tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
+    beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for arch, dataset in CASES:
+        of_losses = [landscapes_wanted(study, known, arch, dataset, loss) for loss in LOSSES]
+        wanted = of_losses[0]
+        for view in VIEWS:
+            rows, total = (_rows(known, of_loss, view) for of_loss in of_losses)
+            tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
+            beside[TABLES[arch]] += [_beside(wanted, arch, level, view, rows, total) for level in LANDSCAPE_LEVELS]
+            for reading in study.readings:
+                uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
+                if reading.changes in (None, "instruments") and view == uses and rows:
+                    effects = _effects(study, wanted, arch, rows, same=not reading.unit_norm)
+                    evidence.setdefault(reading.name, {}).update(effects)
+    settings = landscapes_wanted(study, known, *CASES[0])[0].settings
+    note = (
+        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, "
+        f"{counted(settings.draws, 'draw')} of directions "
+        "around each of n initial networks; main loss. All redundancies of a network share the directions. Along those "
+        "of unit variance one surface stands for every N, so its change is 0 by construction and has no interval. "
+        "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "
+        "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
+        "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
+        "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
+        "gradient are then one number. The paper does not state "
+        f"how far its grid reaches, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
+    )
+    made = []
+    for name, title, where, more in (
+        ("table5", "Table 5: initial loss landscape, MLP", "CIFAR-10", ""),
+        ("table6", "Table 6: initial loss landscape, CNN and ViT", "CIFAR-100", _precisions(study, known)),
+    ):
+        made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
+        made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE))
+    return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
+
+
+def _precisions(study: Study, known: Snapshot) -> str:
+    """Which of the CNN's networks are in which precision, where not all are in float32; a sentence for the note."""
+    if not study.sizes.landscape_of:
+        return ""
+    wanted = landscapes_wanted(study, known, "cnn", "cifar100")
+    stored = [one.settings.precision for one in wanted if known.values(one.spec, one.name) is not None]
+    return (
+        " Surfaces are in float32, except those of the CNN: in TF32, by differences from the center, unless they were "
+        f"measured before 2026-11-18. Of its networks here, float32: {stored.count('fp32')}, TF32: "
+        f"{stored.count('tf32')}. This was decided after one CNN had been seen in float32."
+    )
+
+
+def _paper_deviations() -> str:
+    plains = {arch: printed(f"{TABLES[arch]}/{arch}/1/std_loss").plain for arch, _ in CASES}
+    return ", ".join(f"{plain} ({display_name(arch)})" for arch, plain in plains.items())
+
+
+def _rows(known: Snapshot, wanted: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:
+    rows: Rows = {}
+    for landscape in wanted:
+        values = known.values(landscape.spec, landscape.name)
+        for row in values[0]["rows"] if values else []:
+            if (row["directions"], row["scaling"]) == view and row["std"] is not None:
+                rows.setdefault(row["redundancy"], {}).setdefault(row["seed"], []).append(row)
+    return rows
+
+
+def _means(rows: Rows, level: int, name: str) -> dict[int, float]:
+    """By seed, over draws."""
+    of_level = rows.get(level, {})
+    return {seed: math.fsum(row[name] for row in draws) / len(draws) for seed, draws in of_level.items()}
+
+
+def _changes(rows: Rows, level: int, name: str) -> list[float]:
+    plain, here = _means(rows, 0, name), _means(rows, level, name)
+    return [100 * (here[seed] / plain[seed] - 1) for seed in plain if seed in here and plain[seed]]
+
+
+def _mean(rows: Rows, level: int, name: str) -> float:
+    """Over networks."""
+    return float(np.mean(list(_means(rows, level, name).values())))
+
+
+def _change(rows: Rows, level: int, name: str) -> float | None:
+    changes = _changes(rows, level, name) if level else []
+    return math.fsum(changes) / len(changes) if changes else None
+
+
+def _interval(rows: Rows, level: int) -> Interval | None:
+    """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
+    changes = _changes(rows, level, "std") if level else []
+    return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
+
+
+def _flatness(rows: Rows, level: int) -> float:
+    draws = [row for members in rows[level].values() for row in members]
+    return math.fsum(row["plane_r2"] or 0.0 for row in draws) / len(draws)
+
+
+def _ids(wanted: tuple[Measuring, ...], rows: Rows, level: int) -> tuple[str, ...]:
+    return tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in rows[level])
+
+
+def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows) -> tuple[Cell, ...]:
+    label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
+    paper = printed(label).improvement if level else None
+    head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
+    if level not in rows:
+        return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
+    ids, moved = _ids(wanted, rows, level), _change(rows, level, "std")
+    values = (
+        next(iter(rows[level].values()))[0]["parameters"],
+        _mean(rows, level, "std"),
+        moved,
+        _interval(rows, level),
+        _predicted(rows, level, view),
+        _mean(rows, level, "range"),
+        _change(rows, level, "range"),
+        _mean(rows, level, "mean_gradient"),
+        _change(rows, level, "mean_gradient"),
+        _flatness(rows, level),
+        len(rows[level]),
+    )
+    apart = None if moved is None or paper is None else moved - paper
+    return (*head, *(Cell(value, ids) for value in values), Cell(paper), Cell(apart, ids))
+
+
+def _beside(
+    wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], main: Rows, total: Rows
+) -> tuple[Cell, ...]:
+    """Both losses of the networks that have both."""
+    main, total = _common(main, total), _common(total, main)
+    alpha = Cell(total_alpha(arch)) if level else NOTHING
+    head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"), alpha)
+    if level not in total:
+        return (*head, *missing_cells(7))
+    values = (
+        *(value for rows in (main, total) for value in (_mean(rows, level, "std"), _change(rows, level, "std"))),
+        _interval(total, level),
+        _flatness(total, level),
+        len(total[level]),
+    )
+    return (*head, *(Cell(value, _ids(wanted, total, level)) for value in values))
+
+
+def _common(rows: Rows, others: Rows) -> Rows:
+    """The rows of the seeds that the others have too."""
+    both = {
+        level: {seed: draws for seed, draws in members.items() if seed in others.get(level, ())}
+        for level, members in rows.items()
+    }
+    return {level: members for level, members in both.items() if members}
+
+
+def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
+    """What the number of weights alone makes of a direction of unit norm; nothing of one of unit variance."""
+    if level == 0 or 0 not in rows:
+        return None
+    plain, here = (next(iter(rows[at].values()))[0] for at in (0, level))
+    counted = here["parameters" if view[0] == "all" else "live_parameters"]
+    return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
+
+
+def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool) -> dict[str, Effect]:
+    """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
+    effects = {}
+    for level in LANDSCAPE_LEVELS[1:]:
+        for paper_name, name in STATISTICS.items():
+            plain, here = _means(rows, 0, name), _means(rows, level, name)
+            seeds = tuple(sorted(set(plain) & set(here)))
+            label = f"{TABLES[arch]}/{arch}/{level}/{paper_name}"
+            ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
+            sides = tuple(plain[seed] for seed in seeds), tuple(here[seed] for seed in seeds)
+            if seeds:
+                effects[label] = Effect(label, *sides, 0, ids, seeds, study.stand_in, same and sides[0] == sides[1])
+    return effects
+
+
+def _figure(study: Study, known: Snapshot) -> Figure:
+    title = "Figure 6: loss surface of the MLP before training"
+    first = landscapes_wanted(study, known, *CASES[0])[0]
+    values = known.values(first.spec, first.name)
+    if values is None:
+        return Figure("figure6", title, (), caption="Waits for the measurement of Table 5.")
+    surfaces = {(surface["scaling"], surface["redundancy"]): surface["losses"] for surface in values[0]["surfaces"]}
+    panels = [
+        _surface(f"{'Plain' if level == 0 else f'{level}x'}, {words}", surfaces[scaling, level], scaling)
+        for scaling, words in (("variance", "unit variance"), ("norm", "unit norm"))
+        for level in LANDSCAPE_LEVELS
+    ]
+    caption = (
+        f"Seed {first.spec.seed}, first draw, directions over all parameters. Of unit variance, every redundancy has "
+        "the same surface; of unit norm, more weights mean a smaller step for each, and the surface flattens."
+    )
+    return Figure("figure6", title, panels, len(LANDSCAPE_LEVELS), caption)
+
+
+def _surface(title: str, losses: list[list[float | None]], scaling: str) -> Surface:
+    """Each scaling has an extent of its own, so its row of the figure has a scale of its own.
+
+    As differences from the middle: the loss there is the same for all, and much larger.
+    """
+    half = len(losses) // 2
+    middle, ticks = losses[half][half], tuple(float(i - half) for i in range(len(losses)))
+    values = tuple(tuple(None if loss is None or middle is None else loss - middle for loss in row) for row in losses)
+    return Surface(title, ticks, ticks, values, "main loss - that in the middle", group=scaling)
+
+
+RECIPES = (
+    Recipe(
+        name="table5",
+        covers=("table5", "table6", "figure6"),
+        title="Tables 5 and 6, Figure 6: the initial loss landscape",
+        question="Does redundancy smooth the loss surface, or only shorten the step that a direction makes?",
+        how="The loss of untrained networks on training images over a plane of two random directions. The paper's "
+        "are of unit variance; those of unit norm are shown beside, and directions over live parameters only as a "
+        "control. It does not say which loss: verdicts take the main loss, and the total loss stands beside.",
+        claims=("c18", "c19", "c20", "c21"),
+        needs=needs,
+        make=make,
+    ),
+)

@@ -1,0 +1,120 @@
+"""Table 13: the settings that a three-stage search chooses, beside the paper's."""
+
+from asymtrain.lab.report.table import Cell, Table, missing_cells
+from asymtrain.lab.search import Search, SearchResult
+from asymtrain.lab.studies.paper.comparisons import needs_of
+from asymtrain.lab.studies.paper.numbers import all_hyperparameters
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.searches import (
+    TRIAL,
+    extra_trials,
+    gains_table,
+    gold_search,
+    state_of,
+    trial_cells,
+    trials,
+    trials_table,
+)
+from asymtrain.lab.studies.paper.snapshot import Snapshot
+from asymtrain.lab.studies.paper.study import ARCHS, Study, shown_dataset
+from asymtrain.lab.studies.paper.tables import NOTHING, arch_cell, headings_of, number
+
+DATASETS = ("cifar100", "cifar10")
+FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
+
+
+def searches(study: Study, *, fair: bool = False) -> dict[tuple[str, str], Search]:
+    return {(dataset, arch): gold_search(study, arch, dataset, fair=fair) for dataset in DATASETS for arch in ARCHS}
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    trials_of = [trials(search, known) for search in searches(study).values()]
+    if study.fair:
+        fair = searches(study, fair=True)
+        trials_of += [extra_trials(search, fair[case], known) for case, search in searches(study).items()]
+    return needs_of(study, [], *trials_of)
+
+
+def make(study: Study, known: Snapshot) -> RecipeOutput:
+    states = {key: state_of(search, known) for key, search in searches(study).items()}
+    chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
+    edges = sum(name in stage.edges for stage, name in chosen)
+    notes = (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
+    tables = (_chosen(study, states), _tried(study, states), *_fair_tables(study, known))
+    return RecipeOutput(tables, notes=notes)
+
+
+def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
+    if not study.fair:
+        return ()
+    states = [
+        ((Cell(shown_dataset(study, dataset)), arch_cell(arch)), state_of(search, known))
+        for (dataset, arch), search in searches(study, fair=True).items()
+    ]
+    headings = ("Data", "Backbone")
+    gains = gains_table("table13-fair", headings, states, study.search_epochs)
+    return gains, trials_table("table13-fair-trials", headings, states)
+
+
+def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
+    rows = []
+    for (dataset, arch), state in states.items():
+        paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
+        for printed in paper:
+            level = "any" if printed is None else f"{printed.redundancy}x"
+            cells = [Cell(shown_dataset(study, dataset)), arch_cell(arch), Cell(level)]
+            for name in FIELDS:
+                cells += [_chosen_cell(state, name), NOTHING if printed is None else Cell(getattr(printed, name))]
+            rows.append(tuple(cells))
+    pairs = [(number(name, None), number(name.lower(), None, papers=True)) for name in FIELDS.values()]
+    return Table(
+        "table13",
+        "Table 13: settings found by the search",
+        (*headings_of(("Data", "Backbone", "N")), *(column for pair in pairs for column in pair)),
+        tuple(rows),
+        "Learning rate and weight decay are searched on Plain, so they cannot depend on N; with one live branch alpha "
+        "cannot either. Our values are therefore the same in every row of a backbone. * marks an end of the grid.",
+    )
+
+
+def _chosen_cell(state: SearchResult, name: str) -> Cell:
+    for stage in state.stages:
+        if stage.chosen and name in stage.chosen:
+            ids = tuple(spec_id for trial in stage.trials for spec_id in trial.spec_ids)
+            return Cell(float(stage.chosen[name]), ids, mark="*" if name in stage.edges else "")
+    return Cell(missing=True)
+
+
+def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
+    rows = []
+    for (dataset, arch), state in states.items():
+        head = (Cell(shown_dataset(study, dataset)), arch_cell(arch))
+        for stage in state.stages:
+            for trial in stage.trials:
+                settings = ", ".join(f"{value:g}" for value in trial.settings.values())
+                rows.append((*head, Cell(stage.stage.name), Cell(settings), *trial_cells(stage, trial)))
+        for later in [stage for stages in state.search.rounds for stage in stages][len(state.stages) :]:
+            rows.append((*head, Cell(later.name), *missing_cells(3), Cell("")))
+    return Table(
+        "table13-trials",
+        "What the search tried",
+        (*headings_of(("Data", "Backbone", "Stage", "Value")), *TRIAL),
+        tuple(rows),
+        f"Best validation accuracy within {study.search_epochs} epochs, mean over search seeds "
+        f"{', '.join(map(str, study.sizes.search_seeds))}; test accuracy is never computed.",
+    )
+
+
+RECIPES = (
+    Recipe(
+        name="table13",
+        covers=("table13",),
+        title="Table 13: hyperparameters by the three-stage search",
+        question="Which learning rate, weight decay and alpha does validation accuracy choose?",
+        how="Learning rate on Plain, then weight decay on Plain, then alpha on Asymmetric, each grid as one stack, on "
+        "seeds that no final result uses.",
+        claims=(),
+        needs=needs,
+        make=make,
+    ),
+)

@@ -1,0 +1,248 @@
+"""Tables 3 and 4, Figures 3 and 8: how training goes with and without branches."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve, gap
+from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, parting
+from asymtrain.lab.report.figure import VALUE, Dash, Figure, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.runs import Run
+from asymtrain.lab.studies.paper.comparisons import Comparison, compare, pairs_of, specs_of
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.figures import curve_line, has_points
+from asymtrain.lab.studies.paper.numbers import printed
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipes.table01 import DOSE
+from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count, first_epochs
+from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Study, readings_for, stands_note, table_values
+from asymtrain.lab.studies.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
+from asymtrain.models import display_name
+
+GAP_EPOCHS = (10, 50, 100)
+
+
+def comparisons(study: Study, *more: Part) -> list[Comparison]:
+    """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
+    return [
+        compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
+        for reading in readings_for(study, DOSE, "training", *more)
+        for arch in ARCHS
+    ]
+
+
+def needs(study: Study, known: Snapshot) -> Needs:
+    return Needs(specs_of(comparisons(study)))
+
+
+def needs_of_table3(study: Study, known: Snapshot) -> Needs:
+    return Needs(specs_of(comparisons(study, "recipe")))
+
+
+def effect(
+    study: Study,
+    known: Snapshot,
+    comparison: Comparison,
+    label: str,
+    epochs: int,
+    value: Callable[[Run], float | None],
+    *,
+    window: int | None = None,
+) -> Effect | None:
+    """A value of each run's first 100 epochs (or `window`), paired by seed; pairs without it are left out."""
+    before, after, seeds, ids = list[float](), list[float](), list[int](), list[str]()
+    for pair in pairs_of(known, comparison):
+        plain, asymmetric = (value(first_epochs(run, window or study.window)) for run in pair)
+        if plain is not None and asymmetric is not None:
+            before.append(plain)
+            after.append(asymmetric)
+            seeds.append(pair[0].spec.seed)
+            ids += [run.spec.id for run in pair]
+    if not seeds:
+        return None
+    return Effect(label, tuple(before), tuple(after), epochs, tuple(ids), tuple(seeds), study.stand_in)
+
+
+def convergence(run: Run) -> float | None:
+    """First epoch within 1% of the best validation accuracy; none for a diverged run."""
+    accuracies = [epoch.validation_accuracy for epoch in run.history if epoch.validation_accuracy is not None]
+    return float(convergence_epoch(accuracies)) if accuracies and run.outcome == "finished" else None
+
+
+def final(run: Run) -> float | None:
+    """Validation accuracy at the end; chance for a diverged run."""
+    if run.outcome == "diverged":
+        return 1 / class_count(run.spec)
+    return run.history[-1].validation_accuracy
+
+
+def gap_at(number: int) -> Callable[[Run], float | None]:
+    """Training less validation accuracy at an epoch; none where the run did not reach it."""
+    return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
+
+
+Quantity = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
+Rows = tuple[tuple[Cell, ...], ...]
+
+
+def _rows(
+    study: Study,
+    known: Snapshot,
+    evidence: dict[str, dict[str, Evidence]],
+    table: str,
+    quantities: Sequence[Quantity],
+    *more: Part,
+    epochs: bool = False,
+) -> Rows:
+    """A row for each reading, backbone and quantity; `epochs`: with a column for the epoch. Adds to the evidence."""
+    cells = []
+    for comparison in comparisons(study, *more):
+        for name, epoch, value in quantities:
+            label = f"{table}/{comparison.arch}/{name}"
+            # Where the learning rate falls until the end, the first epochs are no shorter run.
+            window = study.epochs if comparison.reading.changes == "recipe" else None
+            measured = effect(study, known, comparison, label, window or epoch, value, window=window)
+            if measured is not None:
+                evidence.setdefault(comparison.reading.name, {})[label] = measured
+            head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
+            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(label))))
+    return tuple(cells)
+
+
+def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
+    tables, evidence = [], dict[str, dict[str, Evidence]]()
+    falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
+    note = (
+        f"First {study.window} epochs.{falling} Converged: the first epoch within 1% of the best validation accuracy. "
+        f"{DIFFERENCE_NOTE}"
+    )
+    for what, title, value, columns in (
+        # Of one run the epoch is a whole number, and the paper prints one.
+        ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
+        ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
+    ):
+        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)], "recipe")
+        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), rows, note))
+    if study.epochs > study.window:
+        tables.append(_uncensored(study, known, evidence))
+    return RecipeOutput(tuple(tables), evidence=evidence)
+
+
+def _uncensored(study: Study, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
+    """The convergence epoch over all epochs. A run that still improves at epoch 100 converges there by its end."""
+    rows = []
+    for comparison in comparisons(study, "recipe"):
+        label = f"convergence/{comparison.arch}"
+        measured = effect(study, known, comparison, label, study.epochs, convergence, window=study.epochs)
+        if measured is not None:
+            evidence.setdefault(comparison.reading.name, {})[label] = measured
+        cells = difference_cells(measured, printed(f"table3/{comparison.arch}/convergence"))
+        rows.append((arch_cell(comparison.arch), Cell(comparison.reading.title), *cells))
+    title = f"Table 3: convergence epoch over all {study.epochs} epochs"
+    note = (
+        f"As above, without the cut at epoch {study.window}: accuracy that still rises there makes a run seem "
+        f"converged. The paper's numbers are those of its {LONG} epochs. {DIFFERENCE_NOTE}"
+    )
+    columns = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
+    return Table("table3-convergence-whole", title, columns, tuple(rows), note)
+
+
+def make_table4(study: Study, known: Snapshot) -> RecipeOutput:
+    evidence: dict[str, dict[str, Evidence]] = {}
+    gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
+    rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
+    note = (
+        "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative. "
+        f"{stands_note(study, GAP_EPOCHS)}{DIFFERENCE_NOTE}"
+    )
+    columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
+    return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
+
+
+def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suffix: str = "") -> list[Line]:
+    lines = [
+        curve_line(f"{name.capitalize()}{suffix}", name, curve(runs, CURVES[what], within=BOUNDS[what]), dash=dash)
+        for name, runs in sides.items()
+    ]
+    return [line for line in lines if has_points([line])]
+
+
+def _trained(study: Study, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
+    """By backbone both sides of those that have them, and a word on those that are still to come."""
+    trained, absent = dict[str, dict[str, list[Run]]](), []
+    for row in comparisons(study)[: len(ARCHS)]:  # of the primary reading
+        sides = {
+            name: [first_epochs(run, study.window) for run in known.of(specs) if run.outcome == "finished"]
+            for name, specs in (("plain", row.plain), ("asymmetric", row.asymmetric))
+        }
+        if all(sides.values()):
+            trained[row.arch] = sides
+        else:
+            absent.append(display_name(row.arch))
+    return trained, f" To come: {', '.join(absent)}." if absent else ""
+
+
+def _waits(name: str, title: str) -> RecipeOutput:
+    return RecipeOutput(figures=(Figure(name, title, (), caption=f"Waits for the runs of Table 1 at N = {DOSE}."),))
+
+
+def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
+    title, panels, words = "Figure 3: learning trajectories", list[Lines](), []
+    trained, to_come = _trained(study, known)
+    if not trained:
+        return _waits("figure3", title)
+    for arch, sides in trained.items():
+        name, parted = display_name(arch), parting(sides["plain"], sides["asymmetric"]).epoch
+        marks = () if parted is None else (float(parted),)
+        words.append(f"{name} {'never' if parted is None else f'at epoch {parted}'}")
+        accuracy = [*_lines(sides, "validation_accuracy"), *_lines(sides, "train_accuracy", "dashed", ", training")]
+        loss, gaps = _lines(sides, "main_loss"), _lines(sides, "gap")
+        panels += [
+            Lines(f"{name}: accuracy", "epoch", "accuracy", tuple(accuracy), marks, about=arch, written=VALUE),
+            Lines(f"{name}: main loss", "epoch", "main loss", tuple(loss), log=True, about=arch),
+            Lines(f"{name}: gap", "epoch", "training - validation", tuple(gaps), zero=True, about=arch, written=VALUE),
+        ]
+    caption = (
+        "Mean over seeds with its 95% interval, or with each seed where there are few; dashed is training "
+        "accuracy. The vertical line is the first epoch from which "
+        f"the interval of the paired difference in validation accuracy stays off 0: {'; '.join(words)}.{to_come}"
+    )
+    return RecipeOutput(figures=(Figure("figure3", title, panels, 3, caption),))
+
+
+def make_figure8(study: Study, known: Snapshot) -> RecipeOutput:
+    title, top, bottom = "Figure 8: loss components and gradient norms", list[Lines](), list[Lines]()
+    trained, to_come = _trained(study, known)
+    if not trained:
+        return _waits("figure8", title)
+    norms_of_plain = False
+    for arch, sides in trained.items():
+        for panels, what, words, label in ((top, "loss", "loss", "loss"), (bottom, "norm", "gradient norm", "norm")):
+            main = _lines(sides, f"main_{what}", suffix=", main")
+            auxiliary = _lines(sides, f"auxiliary_{what}", "dashed", ", auxiliary")
+            heading = f"{display_name(arch)}: {words}"
+            panels.append(Lines(heading, "epoch", label, (*main, *auxiliary), log=True, about=arch))
+        norms_of_plain |= any(line.colour == "plain" for line in bottom[-1].lines)
+    caption = (
+        "Mean over seeds with its 95% interval. Auxiliary loss and gradient are those of the branches, before alpha."
+    )
+    if not norms_of_plain:
+        caption += " Gradient norms are recorded where the cosine is, so Plain has none."
+    return RecipeOutput(figures=(Figure("figure8", title, (*top, *bottom), len(trained), f"{caption}{to_come}"),))
+
+
+HOW = (
+    f"From the runs of Table 1 at N = {DOSE}: with a constant learning rate, their first 100 epochs are a run of 100 "
+    "epochs."
+)
+RECIPES = (
+    Recipe("table3", ("table3",), "Table 3: convergence and final validation accuracy",
+           "Does the CNN converge early to a worse solution, and the ViT later to a better one?", HOW,
+           ("c13", "c14", "c15"), needs_of_table3, make_table3),
+    Recipe("table4", ("table4",), "Table 4: generalisation gap",
+           "Do branches shrink the gap between training and validation accuracy?", HOW, ("c16", "c17"),
+           needs, make_table4),
+    Recipe("figure3", ("figure3",), "Figure 3: learning trajectories",
+           "When do the ways of training part?", HOW, (), needs, make_figure3),
+    Recipe("figure8", ("figure8",), "Figure 8: loss components and gradient norms",
+           "How do the two losses and their gradients develop?", HOW, (), needs, make_figure8),
+)  # fmt: skip

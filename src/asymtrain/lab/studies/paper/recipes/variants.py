@@ -1,0 +1,373 @@
+"""Beyond the paper: each backbone trained with several variants of branches, all against one partner.
+
+- `alphas`: the backbones at equal alpha. The paper's settings give each backbone an alpha of its own, so its comparison
+  of backbones is one of alphas too.
+- `schedules`: alpha that changes over training, and a signal that is heard only where it agrees.
+- `controls`: what in the branches acts? Each control takes one thing away from them.
+
+Every variant has Table 13's learning rate, weight decay and alpha at the redundancy of Table 2, so that Plain and the
+paper's own branches are runs that other tables have too.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from asymtrain.lab.report.figure import PERCENT, Bar, Bars, Figure
+from asymtrain.lab.report.table import Cell, Table, missing_cells
+from asymtrain.lab.statistics import t_interval
+from asymtrain.lab.studies.paper import tables
+from asymtrain.lab.studies.paper.comparisons import (
+    Comparison,
+    compare,
+    effect_of,
+    improvement,
+    interval,
+    pairs_of,
+    specs_of,
+)
+from asymtrain.lab.studies.paper.evidence import Effect
+from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipes.table01 import DOSE
+from asymtrain.lab.studies.paper.snapshot import Snapshot, accuracy
+from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, SIZES, Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.studies.paper.tables import EFFECT, READING, N, P, number, percent
+from asymtrain.models import display_name
+
+EXACT = "exactly 0"
+FULL = SIZES["paper"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train with branches: its name in labels, its words in tables and sentences."""
+
+    name: str
+    words: str
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec, beside the paper's
+    weaker: float = 1.0  # by which alpha is divided
+    alpha: float | None = None  # in place of the paper's
+
+
+def against_plain(study: Study, recipe: str, variants: Sequence[Variant]) -> list[Comparison]:
+    """Every variant of every backbone, with Plain as its partner."""
+    rows = []
+    for reading in readings_for(study, DOSE, "accuracy"):
+        for arch in ARCHS:
+            values = table_values(study, arch, DOSE)
+            for variant in variants:
+                alpha = values.alpha / variant.weaker if variant.alpha is None else variant.alpha
+                own = dataclasses.replace(values, alpha=alpha)
+                label, heading = f"{recipe}/{arch}/{variant.name}", (display_name(arch), variant.words)
+                rows.append(compare(study, reading, label, heading, arch, "cifar100", own, DOSE, variant.fields))
+    return rows
+
+
+def against_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The other variants of each backbone, with its first variant as their partner."""
+    firsts: dict[tuple[str, str], Comparison] = {}
+    rows = []
+    for row in comparisons:
+        first = firsts.setdefault((row.reading.name, row.arch), row)
+        if row is not first:
+            rows.append(dataclasses.replace(row, plain=first.asymmetric))
+    return rows
+
+
+def variants_output(
+    study: Study,
+    known: Snapshot,
+    comparisons: Sequence[Comparison],
+    name: str,
+    title: str,
+    note: str,
+    *,
+    sides: tuple[str, str] = ("Plain", "Asymmetric"),
+    partner: str = "Plain",
+    figure_title: str = "",
+) -> RecipeOutput:
+    """A table of effects, a figure of those of the primary reading, and a sentence for each backbone."""
+    shown = [row for row in comparisons if row.reading == PRIMARY]
+    table = _table(known, comparisons, name, title, sides, note)
+    figure = _figure(known, shown, f"figure-{name}", figure_title or title, partner)
+    return RecipeOutput((table,), (figure,), notes=tuple(_sentences(study, known, shown, partner)))
+
+
+def _table(
+    known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, sides: tuple[str, str], note: str
+) -> Table:
+    """Effects with intervals over seeds (Bonferroni over the cells of one reading) and the mean cosine."""
+
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        effect, ours = effect_of(known, row), tables.effect_cells(known, row, family)
+        if effect is not None and effect.plain == effect.asymmetric:
+            ours[2] = Cell(0.0, effect.spec_ids, words=EXACT)
+        runs = [run for _, run in pairs_of(known, row)]
+        cosines = [run.mean_cosine for run in runs if run.mean_cosine is not None]
+        cosine = float(np.mean(cosines)) if cosines else "undefined"
+        return [*ours, Cell(cosine, tuple(run.spec.id for run in runs)) if runs else Cell(missing=True)]
+
+    columns = (*map(number, sides), percent("Effect"), *EFFECT[3:], number("Mean cosine", signed=True))
+    cell_count = max(tables.family_sizes(comparisons).values(), default=1)
+    correction = (
+        f"Effect: mean over seeds of the difference in test accuracy, in percent of the mean of {sides[0]}. Intervals "
+        f"are 95% t intervals over seeds, corrected for {cell_count} cells; p too."
+    )
+    headings = ("Backbone", "Branches")
+    return tables.comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}")
+
+
+def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str, partner: str) -> Figure:
+    label = f"effect against {partner} (%)"
+    panels = [
+        Bars(display_name(arch), label, arch, bars, written=PERCENT)
+        for arch in ARCHS
+        for bars in [tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch)]
+    ]
+    if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
+        return Figure(name, title, (), caption="Waits for its runs.")
+    caption = (
+        "Bars are the intervals of the table, dots the seeds. A bar that ends in an arrow goes on: few seeds have wide "
+        "intervals."
+    )
+    return Figure(name, title, panels, len(panels), caption)
+
+
+def _bar(known: Snapshot, comparison: Comparison, family: int) -> Bar:
+    effect, words = effect_of(known, comparison), str(comparison.heading[1])
+    if effect is None:
+        return Bar(words, None, None, None)
+    over_seeds = interval(effect, family)
+    low, high = (None, None) if over_seeds is None else (over_seeds.low, over_seeds.high)
+    return Bar(words, improvement(effect), low, high, tuple(effect.changes.values()))
+
+
+def _sentences(study: Study, known: Snapshot, shown: Sequence[Comparison], partner: str) -> Iterator[str]:
+    """For each backbone that has rows, of which variants the interval excludes 0."""
+    for arch in ARCHS:
+        rows = ((str(row.heading[1]), effect_of(known, row)) for row in shown if row.arch == arch)
+        effects = {words: effect for words, effect in rows if effect is not None}
+        if effects:
+            size = _study_size(study, min(len(effect.seeds) for effect in effects.values()))
+            yield f"{display_name(arch)} against {partner} ({size}): {_by_interval(effects, len(shown))}."
+
+
+def _study_size(study: Study, seeds: int) -> str:
+    """How many seeds, and the size that the paper's tables have where this study is smaller."""
+    short = [f"{seeds} of {len(FULL.seeds)} seeds"] if seeds < len(FULL.seeds) else []
+    short += [f"{study.epochs} of {FULL.epochs} epochs"] if study.epochs < FULL.epochs else []
+    short += [study.stand_in] if study.stand_in else []
+    return f"preliminary: {', '.join(short)}" if short else f"{seeds} seeds"
+
+
+def _by_interval(effects: Mapping[str, Effect], family: int) -> str:
+    clear = "the interval excludes 0 for"
+    unclear = "the interval includes 0 for"
+    same = "the accuracy is the same in every seed, an effect of exactly 0, for"
+    rest = "without an interval are"
+    kinds: dict[str, list[str]] = {clear: [], unclear: [], same: [], rest: []}
+    for words, effect in effects.items():
+        change, over_seeds = improvement(effect), interval(effect, family)
+        if effect.plain == effect.asymmetric:
+            kinds[same].append(words)
+        elif change is None:
+            kinds[rest].append(f"{words} (undefined: its partner got nothing right)")
+        elif over_seeds is None:
+            kinds[rest].append(f"{words} ({change:+.1f}%)")
+        elif over_seeds.low > 0 or over_seeds.high < 0:
+            kinds[clear].append(f"{words} ({change:+.1f}%, {over_seeds.low:+.1f}% to {over_seeds.high:+.1f}%)")
+        else:
+            kinds[unclear].append(f"{words} ({change:+.1f}%)")
+    return "; ".join(f"{opening} {', '.join(members)}" for opening, members in kinds.items() if members)
+
+
+# The backbones at equal alpha
+
+ALPHAS = tuple(Variant(f"{alpha:g}", f"alpha {alpha:g}", alpha=alpha) for alpha in (0.1, 1.0, 4.642, 100.0))
+"""All alphas that Table 13 has."""
+PAIRS = tuple((second, first) for first, second in combinations(("cnn", "mlp", "vit"), 2))
+BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=True), P, N)
+
+
+def make_alphas(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+    note = (
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each "
+        f"backbone at N = {DOSE}, and every alpha that the table has."
+    )
+    title = "The backbones at equal alpha"
+    output = variants_output(study, known, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain")
+    return dataclasses.replace(output, tables=(*output.tables, between_table(known, rows)))
+
+
+def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
+    """The effect of one backbone less that of another, seed by seed, at one alpha."""
+    readings = {row.reading.name: row.reading.title for row in comparisons}
+    several = set(readings) != {PRIMARY.name}
+    effects = {(row.reading.name, row.label): effect_of(known, row) for row in comparisons}
+    family = len(ALPHAS) * len(PAIRS)
+    rows = []
+    for reading, words in readings.items():
+        for variant in ALPHAS:
+            for second, first in PAIRS:
+                difference = f"{display_name(second)} less {display_name(first)}"
+                texts = (variant.words, difference, *((words,) if several else ()))
+                effect, other = (effects[reading, f"alphas/{arch}/{variant.name}"] for arch in (first, second))
+                rows.append((*tables.heading_cells(texts, first, second), *_between_cells(effect, other, family)))
+    columns = (*tables.headings_of(("Alpha", "Backbones")), *((READING,) if several else ()), *BETWEEN)
+    note = (
+        "Points of improvement over Plain; learning rate and weight decay still are each backbone's own. Intervals are "
+        f"95% t intervals over seeds, corrected for {family} cells; p too."
+    )
+    return Table("alphas-between", "Between backbones, at equal alpha", columns, tuple(rows), note)
+
+
+def _between_cells(first: Effect | None, second: Effect | None, family: int) -> list[Cell]:
+    if first is None or second is None:
+        return missing_cells(len(BETWEEN))
+    ids = (*first.spec_ids, *second.spec_ids)
+    before, after = first.changes, second.changes
+    differences = [after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())]
+    if not differences:
+        return [Cell(None, ids)] * len(BETWEEN)
+    over_seeds = t_interval(differences, family=family) if len(differences) > 1 else None
+    ours = tables.interval_cells(over_seeds, family, ids)
+    return [Cell(float(np.mean(differences)), ids), *ours, Cell(len(differences), ids)]
+
+
+# Schedules of alpha
+
+SCHEDULES = (
+    Variant("constant", "constant, as in the paper"),
+    Variant("linear", "linear to 0", {"alpha_schedule": "linear"}),
+    Variant("cosine", "cosine to 0", {"alpha_schedule": "cosine"}),
+    Variant("early", "first half only", {"alpha_schedule": "early"}),
+    Variant("gated", "gated by the cosine", {"signal": "gated"}),
+)
+
+
+def make_schedules(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+    note = (
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's alpha at N = {DOSE}, which a schedule begins "
+        "with. Gated: at each step alpha is weighed by the cosine between the two gradients, and is 0 where that is "
+        "negative. The cosine is that of the branches' own gradient, before alpha and gate."
+    )
+    title = "Schedules of alpha"
+    return variants_output(study, known, rows, "schedules", title, note, figure_title=f"{title}: effect against Plain")
+
+
+# Controls
+
+CONTROLS = (
+    Variant("paper", "as in the paper"),
+    Variant("softmax", "softmax loss", {"objective": "softmax"}),
+    Variant("random-labels", "random labels", {"branch_labels": "random"}),
+    Variant("noise", "noise of equal norm", {"signal": "noise"}),
+    Variant("detached", "detached from the backbone", {"signal": "detached"}),
+    Variant("frozen", "frozen weights", {"branch_weights": "frozen"}),
+    Variant("prior-bias", "bias at the prior", {"branch_bias": "prior"}),
+    Variant("weak", "alpha / 100", weaker=100.0),
+)
+
+
+def make_controls(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+    """Each control against Plain, and against the paper's Asymmetric."""
+    note = (
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
+        "the branches' gradient in each layer; a bias at the prior begins at the classes' shares; detached branches "
+        "learn, and none of their gradient reaches the backbone. The cosine is that of the branches' own gradient, "
+        "also where noise takes its place or nothing is sent."
+    )
+    against = {
+        "Plain": (rows, "controls", ("Plain", "With branches")),
+        "Asymmetric as in the paper": (against_first(rows), "controls-asymmetric", ("Asymmetric", "Control")),
+    }
+    plain, asymmetric = (
+        variants_output(study, known, members, name, f"Controls against {partner}", note, sides=sides, partner=partner)
+        for partner, (members, name, sides) in against.items()
+    )
+    notes = (*_detached_sentences(known, rows), *plain.notes, *asymmetric.notes)
+    return RecipeOutput((*plain.tables, *asymmetric.tables), (*plain.figures, *asymmetric.figures), notes=notes)
+
+
+def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
+    cells = [row for row in comparisons if row.label == f"controls/{row.arch}/detached" and row.reading == PRIMARY]
+    pairs = [pair for row in cells for pair in pairs_of(known, row)]
+    if not pairs:
+        return ()
+    same = sum(plain.answers is not None and plain.answers == other.answers for plain, other in pairs)
+    if same == len(pairs):
+        return (f"Detached branches give Plain's answer to every test image in all {same} pairs.",)
+    apart = max(abs(accuracy(other, PRIMARY) - accuracy(plain, PRIMARY)) for plain, other in pairs)
+    return (
+        f"Detached branches give Plain's answer to every test image in {same} of {len(pairs)} pairs; accuracies are at "
+        f"most {100 * apart:.2f} points apart. On a CPU the two networks are equal to the bit; the likely "
+        "reason here is that they train in other stacks, whose sums are rounded otherwise.",
+    )
+
+
+VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
+
+
+def needs_for(recipe: str, chosen: Collection[str], study: Study, known: Snapshot) -> Needs:
+    """Of the recipe's runs those of some variants, such as `cnn/softmax`, with their partners."""
+    rows = against_plain(study, recipe, VARIANTS[recipe])
+    assert {f"{recipe}/{name}" for name in chosen} <= {row.label for row in rows}, f"{recipe} has no {chosen}"
+    return Needs(specs_of(row for row in rows if row.label.removeprefix(f"{recipe}/") in chosen))
+
+
+def _recipe(
+    name: str,
+    make: Callable[[Study, Snapshot, Sequence[Comparison]], RecipeOutput],
+    title: str,
+    question: str,
+    how: str,
+) -> Recipe:
+    """Its runs are all variants and their partners; `make` is given them as comparisons with Plain."""
+    variants = VARIANTS[name]
+    return Recipe(
+        name,
+        (name,),
+        f"{title}, beyond the paper",
+        question,
+        how,
+        (),
+        needs=lambda study, known: Needs(specs_of(against_plain(study, name, variants))),
+        make=lambda study, known: make(study, known, against_plain(study, name, variants)),
+        beyond=True,
+    )
+
+
+RECIPES = (
+    _recipe(
+        "alphas",
+        make_alphas,
+        "Alphas: the backbones at equal alpha",
+        "Do backbones differ, or the alphas that they were given?",
+        "The runs of Table 1 with every alpha that the paper has for any backbone. The paper makes no claim here, "
+        "so there is no verdict. An interval that includes 0 does not say that there is no effect.",
+    ),
+    _recipe(
+        "schedules",
+        make_schedules,
+        "Schedules: alpha over training",
+        "Does it matter when the branches are heard, and whether they agree?",
+        "The runs of Table 1 with one thing changed: alpha falls over the epochs, or follows the cosine. The "
+        "paper makes no claim here, so there is no verdict. An interval that includes 0 does not say that there is no "
+        "effect.",
+    ),
+    _recipe(
+        "controls",
+        make_controls,
+        "Controls: what in the branches acts",
+        "Does another loss, a wrong label, noise or a random readout do as well as the paper's branches?",
+        "The runs of Table 1 with one thing changed in the branches. Where a control has the same effect, the paper's "
+        "explanation is not needed for it; an interval that includes 0 does not say that the two are equal. A single "
+        "epoch's accuracy is noisy, the ViT's most of all: `--reading best,last20` adds the best validation epoch and "
+        "the mean of the last 20. The paper makes no claim here, so there is no verdict.",
+    ),
+)

@@ -1,0 +1,156 @@
+"""What came out, in short: the verdicts as one table and one figure, how they are shared out, and how they changed.
+
+The rule of `verdicts` is of 2026-11-16, with one addition of the day after (c18). The rule before it asked that an
+interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its verdicts on the rows of that day are
+kept in `texts.toml`, and nothing else of it. `results/recompute.py` computes them again.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain.lab.studies.paper.claims import Claim
+from asymtrain.lab.studies.paper.numbers import texts
+from asymtrain.lab.studies.paper.verdicts import (
+    LIMITS,
+    WEAKEST_LAST,
+    JudgedPart,
+    Judgement,
+    deciding_part,
+    number,
+    ours_words,
+    paper_words,
+)
+
+HEADLINE = "c06"
+BANDED = ("effect", "difference")  # parts that are held against the size of the paper's number
+COLOURS = {  # of verdicts, as in paper.css; others are grey
+    "Reproduced": "good",
+    "Right direction, different size": "plain",
+    "Only under": "plain",
+    "Contradicted": "bad",
+}
+SHARE = Column("", "number", digits=2, signed=True)
+
+COLUMNS = (
+    *map(Column, ("Claim", "The paper says", "Paper", "Ours", "Interval")),
+    Column("n", "count"),
+    Column("Verdict"),
+)
+
+
+def verdict_table(judgements: Sequence[Judgement]) -> Table:
+    return Table("verdicts", "Verdicts", COLUMNS, make_rows(map(_row, judgements)), texts()["summary"]["note"])
+
+
+def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
+    claim, part = judgement.claim, deciding_part(judgement)
+    says = f"{claim.text[:1].upper()}{claim.text[1:]}"
+    if part is None:
+        return (claim.id, says, printed_words(claim), None, None, None, judgement.words)
+    return (
+        claim.id,
+        says,
+        paper_words(claim, part),
+        ours_words(part),
+        interval_words(judgement),
+        None if part.ruling == "Cannot differ" else judgement.n,
+        judgement.words,
+    )
+
+
+def printed_words(claim: Claim) -> str:
+    """The numbers of a claim as the paper prints them, with their unit."""
+    of = claim.quantity
+    unit = "%" if of.endswith("%") or of.startswith("percent") else " nats" if of.startswith("nats") else ""
+    return "; ".join(f"{value}{unit}" for value in claim.paper_value.split(";"))
+
+
+def interval_words(judgement: Judgement) -> str | None:
+    part = deciding_part(judgement)
+    if part is None or part.low is None or part.high is None:
+        return None
+    return f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+
+
+def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
+    """How many claims have each verdict, from reproduced on."""
+    counts = Counter(judgement.words for judgement in judgements)
+    order = {words: at for at, words in enumerate((*WEAKEST_LAST, "Not yet run"))}
+    return Counter({words: counts[words] for words in sorted(counts, key=lambda words: order.get(words, 1))})
+
+
+def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
+    """What came out, counted by verdict, and the headline, in two sentences; nothing where no claim has a verdict."""
+    counts = verdict_counts(judgements)
+    judged = len(judgements) - counts["Not yet run"]
+    if not judged:
+        return ""
+    each = "; ".join(f"{words.lower()} {count}" for words, count in counts.items() if words != "Not yet run")
+    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict"
+    of_all += f" ({each})." if counted else "."
+    headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
+    part = None if headline is None else deciding_part(headline)
+    if headline is None or part is None or headline.verdict == "Not yet run":
+        return of_all
+    ours = f"{ours_words(part)} ({interval_words(headline)})"
+    return (
+        f"{of_all} The paper's headline, that the {headline.claim.text}, came out as {headline.words.lower()}: {ours}, "
+        f"where the paper has {paper_words(headline.claim, part)}."
+    )
+
+
+def forest(judgements: Sequence[Judgement]) -> Figure:
+    """Our effects as shares of the paper's, with their intervals: one is its number, 0 no effect."""
+    title, bars, left_out = "Our effects as shares of the paper's", list[Bar](), list[str]()
+    for judgement in judgements:
+        part, name = deciding_part(judgement), judgement.claim.id
+        if judgement.verdict == "Not yet run":
+            continue
+        if part is None or part.part.how not in BANDED or not part.part.paper or part.estimate is None:
+            left_out.append(name)
+            continue
+        shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
+        ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
+        colour = COLOURS.get(judgement.verdict, "soft")
+        says = f"{name} {judgement.claim.text.partition(' (')[0]}"
+        low, high = ends or (None, None)
+        bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement, part)))
+    if not bars:
+        return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
+    marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
+    panel = Bars("", "ours / the paper's", "soft", tuple(bars), marks, (-2.0, 3.0), SHARE)
+    caption = texts()["summary"]["forest"].format(low=marks[0], high=marks[2])
+    if left_out:
+        caption += f" Without an effect to compare: {', '.join(left_out)}."
+    return Figure("verdicts", title, (panel,), caption=caption)
+
+
+def _numbers(judgement: Judgement, part: JudgedPart) -> str:
+    """Both numbers of a claim and its verdict, as its row of the table has them."""
+    interval = interval_words(judgement)
+    ours = f"{ours_words(part)} ({interval})" if interval else ours_words(part)
+    return f"{judgement.words}: ours {ours}, paper {paper_words(judgement.claim, part)}"
+
+
+# How the verdicts changed with the rule
+
+CHANGED = "2026-11-16"
+BEFORE: Mapping[str, str] = texts()["before"]
+REASONS: Mapping[str, tuple[str, str]] = texts()["reasons"]
+
+
+def history_table(judgements: Sequence[Judgement]) -> Table:
+    before = {name: words for words, names in BEFORE.items() for name in names.split()}
+
+    def row(judgement: Judgement) -> tuple[str | None, ...]:
+        name = judgement.claim.id
+        then, why = REASONS.get(name, (before[name], ""))
+        if judgement.words != then:
+            why = f"{why}; other rows than that day" if why else "other rows than that day"
+        return (name, before[name], judgement.words, why or None, "after rows were seen" if name in REASONS else None)
+
+    columns = tuple(map(Column, ("Claim", f"Before {CHANGED}", f"Since {CHANGED}", "Why", "Decided")))
+    title = f"Verdicts by the rule before {CHANGED} and since"
+    return Table("verdicts-history", title, columns, make_rows(map(row, judgements)))

@@ -1,0 +1,366 @@
+"""The columns and cells that the paper's tables share: ours beside the paper's, as values.
+
+A table of comparisons (`comparison_table`) has a row for each; what stands in it is one of the tuples of columns below,
+with the function that fills it. How a number is written is said by its column alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from asymtrain.errors import UsageError
+from asymtrain.lab import statistics
+from asymtrain.lab.instruments.alignment.measure import conflicts
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import interval as ends
+from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
+from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
+from asymtrain.lab.studies.paper.evidence import Effect
+from asymtrain.lab.studies.paper.numbers import Printed
+from asymtrain.lab.studies.paper.snapshot import Snapshot, count_test_images, first_epochs
+from asymtrain.lab.studies.paper.study import PRIMARY
+from asymtrain.models import display_name
+
+Ids = tuple[str, ...]
+Headings = Sequence[str | Column]
+NOTHING = Cell()  # there is no such number
+
+
+def number(name: str, digits: int | None = 3, **options: Any) -> Column:
+    return Column(name, "number", digits=digits, **options)
+
+
+def percent(name: str, **options: Any) -> Column:
+    """A column of changes in percent of Plain, or of their intervals."""
+    return Column(name, "number", "%", 1, signed=True, **options)
+
+
+def sides(digits: int = 3, **options: Any) -> tuple[Column, Column]:
+    """Both sides of a comparison: means over seeds."""
+    return number("Plain", digits, **options), number("Asymmetric", digits, short="Asymm.", **options)
+
+
+READING = Column("Reading", only_if_varied=True)
+N, P = Column("n", "count"), Column("p", "p", digits=4)
+EFFECT = (*sides(), percent("Improvement", short="Change"), percent("Interval"), P, N)
+PAPERS = (
+    *sides(papers=True),
+    percent("improvement", short="change", papers=True),
+    number("Difference", 1, signed=True, against_paper="Difference: our improvement less the paper's, in points."),
+)
+
+
+def headings_of(names: Headings) -> tuple[Column, ...]:
+    return tuple(Column(name) if isinstance(name, str) else name for name in names)
+
+
+def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
+    first, *rest = values
+    return [Cell(first, about=archs), *map(Cell, rest)]
+
+
+def arch_cell(arch: str) -> Cell:
+    return Cell(display_name(arch), about=(arch,))
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:
+    """Both ends of what was computed; with one seed or equal pairs there is nothing."""
+    return None if over_seeds is None else Interval(over_seeds.low, over_seeds.high)
+
+
+def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids) -> list[Cell]:
+    p = None if over_seeds is None else min(1.0, family * over_seeds.p)
+    return [Cell(ends_of(over_seeds), ids), Cell(p, ids)]
+
+
+def comparison_table(
+    comparisons: Sequence[Comparison],
+    name: str,
+    title: str,
+    headings: Headings,
+    columns: Sequence[Column],
+    cells: Callable[[Comparison, int], Sequence[Cell]],
+    note: str,
+) -> Table:
+    """A row for each comparison: its headings, its reading where there are several, and what `cells` makes of it.
+
+    `cells` is also given how many comparisons of the table have the reading: the family to correct for.
+    """
+    families = family_sizes(comparisons)
+    several = set(families) - {PRIMARY.name}
+    rows = []
+    for row in comparisons:
+        heading = (*row.heading, row.reading.title) if several else row.heading
+        rows.append((*heading_cells(heading, row.arch), *cells(row, families[row.reading.name])))
+    shown = (*headings_of(headings), *([READING] if several else []), *columns)
+    return Table(name, title, shown, tuple(rows), note)
+
+
+def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
+    return Counter(row.reading.name for row in comparisons)
+
+
+# Accuracy, beside the paper's
+
+
+def effect_table(
+    known: Snapshot,
+    comparisons: Sequence[Comparison],
+    name: str,
+    title: str,
+    headings: Headings,
+    note: str = "",
+    *,
+    over_images: bool = False,
+) -> Table:
+    """Ours beside the paper's. Intervals and p are corrected (Bonferroni) for the cells of one reading.
+
+    `over_images`: has it a column with the interval over test images?
+    """
+    at = 4  # behind the interval over seeds
+
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        ours = effect_cells(known, row, family)
+        images = [image_interval_cell(known, row)] if over_images else []
+        return [*ours[:at], *images, *ours[at:], *_paper_cells(known, row)]
+
+    sizes = sorted(set(family_sizes(comparisons).values()))
+    counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
+    correction = (
+        "Improvement: in percent of Plain's mean over seeds. Intervals are 95% t intervals over seeds, corrected for "
+        f"{counts} cells{of}; p too."
+    )
+    columns = (*EFFECT[:at], *([OVER_IMAGES] if over_images else []), *EFFECT[at:], *PAPERS)
+    return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
+
+
+def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[Cell]:
+    """The cells under `EFFECT`, as one of a family of tests."""
+    effect = effect_of(known, comparison)
+    if effect is None:
+        return missing_cells(len(EFFECT))
+    ids = effect.spec_ids
+    return [
+        Cell(mean_of(effect.plain), ids[::2]),
+        Cell(mean_of(effect.asymmetric), ids[1::2]),
+        Cell(improvement(effect), ids),
+        *interval_cells(interval(effect, family), family, ids),
+        Cell(len(effect.seeds), ids),
+    ]
+
+
+def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
+    paper, effect = comparison.paper, effect_of(known, comparison)
+    if paper is None or paper.improvement is None:
+        return [NOTHING] * len(PAPERS)
+    change = None if effect is None else improvement(effect)
+    means = ((paper.plain, paper.plain_std), (paper.asymmetric, paper.asymmetric_std))
+    return [
+        *(NOTHING if mean is None else Cell(Mean(mean, deviation)) for mean, deviation in means),
+        Cell(paper.improvement),
+        *(missing_cells() if effect is None or change is None else [Cell(change - paper.improvement, effect.spec_ids)]),
+    ]
+
+
+# The improvement's interval over test images, beside the one over seeds: all seeds share one test set
+
+OVER_IMAGES = percent("Interval over images")
+OVER_IMAGES_NOTE = (
+    f"{OVER_IMAGES.name}: 95% bootstrap interval of the same improvement, test images drawn anew and seeds as they "
+    "are, not corrected."
+)
+
+
+def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
+    """The interval of a comparison's finished pairs.
+
+    A dash where a run did not record which images it got right (it diverged, or is of an older version), and for the
+    best validation epoch: answers are those after the last.
+    """
+    pairs = pairs_of(known, comparison)
+    if not pairs:
+        return Cell(missing=True)
+    ids = tuple(run.spec.id for pair in pairs for run in pair)
+    plain, asymmetric = (tuple(run.answers for run in side if run.answers) for side in zip(*pairs, strict=True))
+    over_images = None
+    if comparison.reading.accuracy == "last" and len(plain) == len(asymmetric) == len(pairs):
+        over_images = _over_images(plain, asymmetric, count_test_images(comparison.plain[0]))
+    return Cell(over_images, ids)
+
+
+@lru_cache(maxsize=1024)  # cells share runs, and thousands of draws of ten thousand images take a second
+def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Interval | None:
+    before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
+    try:
+        return Interval(*bootstrap_images(before, after, over_seeds=False))
+    except UsageError:  # Plain is right in next to no image: a draw may have none of them
+        return None
+
+
+# Effect sizes, a test without a normal law, what n can find
+
+SIZES = (
+    number("d_z", 2, signed=True),
+    number("d_av", 2, signed=True),
+    Column("In words"),
+    Column("Wilcoxon p", "p", digits=4),
+    percent("Bootstrap over seeds"),
+    Column("Detectable", "number", "%", 1),
+    N,
+)
+SIZES_NOTE = (
+    "d_z is Cohen's d of the differences, d_av by the mean deviation of both sides, which the words are for. "
+    "Wilcoxon's signed-rank test (from 6 pairs on) and the BCa bootstrap of the improvement are not corrected. "
+    "Detectable: the least improvement that n pairs of this spread find with a power of 80%, corrected for the cells; "
+    "an unclear result says little about effects below it."
+)
+
+
+def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        effect = effect_of(known, row)
+        if effect is None:
+            return missing_cells(len(SIZES))
+        size = describe(effect.plain, effect.asymmetric, family=family)
+        bootstrap = None if size.bootstrap is None else Interval(*size.bootstrap)
+        values = (size.d_z, size.d_av, size.size, size.p_wilcoxon, bootstrap, size.detectable, size.n)
+        return [Cell(value, effect.spec_ids) for value in values]
+
+    return comparison_table(comparisons, name, title, headings, SIZES, cells, SIZES_NOTE)
+
+
+# How far the training images were fitted when training ended: a difference there may explain one in test accuracy
+
+FIT = (*sides(), N)
+FIT_NOTE = (
+    "Training accuracy of the batches of the last epoch, against the labels as they were given, flipped ones included. "
+    "A side that has fitted less may be ahead in test accuracy because it has overfitted less, or behind because it "
+    "has not trained enough; runs of other lengths would tell."
+)
+
+
+def fit_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        pairs = [pair for pair in pairs_of(known, row) if all(run.history for run in pair)]
+        if not pairs:
+            return missing_cells(len(FIT))
+        sides = list(zip(*pairs, strict=True))
+        ids = [tuple(run.spec.id for run in side) for side in sides]
+        fitted = [mean_of([run.history[-1].train_accuracy for run in side]) for side in sides]
+        return [Cell(fitted[0], ids[0]), Cell(fitted[1], ids[1]), Cell(len(pairs), (*ids[0], *ids[1]))]
+
+    return comparison_table(comparisons, name, title, headings, FIT, cells, FIT_NOTE)
+
+
+# The gradient cosine beside the effect, row by row: the paper holds that the one's sign tells the other's
+
+COSINE = (
+    number("Alpha", None),
+    percent("Change"),
+    percent("Interval"),
+    number("Mean cosine", signed=True),
+    number("Interval of the cosine", signed=True),
+    Column("In conflict", "share", digits=0),
+    Column("Signs"),
+    number("Pull at first", significant=True),
+    number("Pull", significant=True),
+    N,
+)
+SAME, OPPOSITE, UNCLEAR = "same", "opposite", "unclear"
+
+
+def cosine_table(
+    known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings, window: int
+) -> Table:
+    """The cosine is that of a comparison's Asymmetric runs, over their first `window` epochs."""
+
+    def cells(row: Comparison, family: int) -> list[Cell]:
+        alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(known, row)
+        if effect is None:
+            return [alpha, *missing_cells(len(COSINE) - 1)]
+        runs = [run for _, run in pairs_of(known, row)]
+        conflict = conflicts([first_epochs(run, window) for run in runs])[0]
+        of_change = ends_of(interval(effect, family))
+        of_cosine = ends(conflict.mean.low, conflict.mean.high)
+        values = (improvement(effect), of_change, conflict.mean.mean, of_cosine, conflict.conflict.mean,
+                  _signs(of_change, of_cosine), _pull(runs, 1), _pull(runs, window), len(effect.seeds))  # fmt: skip
+        return [alpha, *(Cell(value, effect.spec_ids) for value in values)]
+
+    note = (
+        f"Cosine: over the first {window} epochs, as in Table 2; its interval is a 95% t interval over seeds, not "
+        f"corrected. Interval of the change: the same, corrected for "
+        f"{max(family_sizes(comparisons).values(), default=1)} cells. In "
+        f"conflict: measured steps with a cosine below 0. Signs are {UNCLEAR} where one of the two intervals includes "
+        "0. Pull: alpha times the norm of the branches' gradient, by that of the main one; the median over these "
+        "epochs, and at first, in the first one. Rows of one alpha may be the same runs."
+    )
+    return comparison_table(comparisons, name, title, headings, COSINE, cells, note)
+
+
+def _pull(runs: Sequence[Run], epochs: int) -> float | None:
+    """Of the first epochs; None where norms were not recorded.
+
+    The median: where the main gradient all but vanishes, at the start or once everything is fitted, a ratio to it is
+    as large as one likes.
+    """
+    shares = [
+        run.spec.alpha * epoch.auxiliary_norm / epoch.main_norm
+        for run in runs
+        for epoch in run.history[:epochs]
+        if epoch.auxiliary_norm is not None and epoch.main_norm
+    ]
+    return float(np.median(shares)) if shares else None
+
+
+def _signs(*intervals: Interval | None) -> str:
+    signs = {0 if span is None else (span.low > 0) - (span.high < 0) for span in intervals}
+    if 0 in signs:
+        return UNCLEAR
+    return SAME if len(signs) == 1 else OPPOSITE
+
+
+# Quantities that are compared by their plain difference: epochs, gaps, attention
+
+DIFFERENCE_NOTE = "Change: Asymmetric less Plain, with a 95% t interval over pairs of one seed, not corrected."
+
+
+def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tuple[Column, ...]:
+    """Ours and the paper's; `printed_digits` are the paper's where it prints fewer."""
+    printed = digits if printed_digits is None else printed_digits
+    return (
+        *sides(digits),
+        number("Change", digits, signed=True),
+        number("Interval", digits, signed=True),
+        N,
+        *sides(printed, papers=True),
+        number("change", printed, signed=True, papers=True),
+        number("Difference", digits, signed=True, against_paper="Difference: our change less the paper's."),
+    )
+
+
+def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]:
+    printed_change, papers = None, [NOTHING] * 3
+    if paper is not None and paper.plain is not None and paper.asymmetric is not None:
+        printed_change = paper.asymmetric - paper.plain
+        papers = [Cell(paper.plain), Cell(paper.asymmetric), Cell(printed_change)]
+    if effect is None:
+        return [*missing_cells(5), *papers, *([NOTHING] if printed_change is None else missing_cells())]
+    ids, change = effect.spec_ids, float(np.mean(effect.asymmetric) - np.mean(effect.plain))
+    changes = [after - before for before, after in zip(effect.plain, effect.asymmetric, strict=True)]
+    return [
+        Cell(mean_of(effect.plain), ids[::2]),
+        Cell(mean_of(effect.asymmetric), ids[1::2]),
+        Cell(change, ids),
+        Cell(ends_of(t_interval(changes)) if len(changes) > 1 else None, ids),
+        Cell(len(effect.seeds), ids),
+        *papers,
+        NOTHING if printed_change is None else Cell(change - printed_change, ids),
+    ]

@@ -1,0 +1,601 @@
+"""Verdicts on the paper's claims, computed from evidence.
+
+    evidence = {"primary": {"table1/vit/20": Effect(...), ...}, "sum": {...}}
+    judge(claim("c01"), evidence, alternates=("sum", "all")).sentence
+
+A claim is ruled on part by part, and is as good as its weakest part. An interval is a t interval over seeds,
+Bonferroni-corrected for the cells of the table (`claims.family`). The rule, with the thresholds of `Limits`:
+
+    Contradicted    excludes 0 in the sign that the paper does not have
+    Reproduced      excludes 0 in the paper's sign, and lies inside 0.5 to 1.5 times the paper's number; or its estimate
+                    does, and the paper's number lies inside the interval
+    Right direction, different size
+                    excludes 0 in the paper's sign, and neither
+    No effect       lies within 1% of 0
+    Paper's size excluded
+                    includes 0, and ends before half the paper's number
+    Inconclusive    otherwise
+
+So a wide interval reproduces nothing by touching the band. A part that the paper itself reports as no effect is
+reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
+they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
+cosine or a share. What is the same by construction is not ruled on by its numbers:
+
+    Cannot differ   one set of runs stands for both cells, or one loss surface for both sides; of runs, the comparison
+                    at the paper's own settings stands beside it
+
+Two verdicts stand above the rule:
+
+    Not yet run     fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
+                    the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
+                    do not matter where those that are there contradict the claim: they cannot change the verdict
+    Only under X    the primary reading does not support the claim, and the alternate reading X is Reproduced with every
+                    part's p below 5% after Holm's correction over all alternates and all cells of the tables
+
+A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it. This
+rule is of 2026-11-16, and that one surface cannot differ from itself of 2026-11-17; `summary` has what the rule before
+said, and why it was changed.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+from asymtrain.lab.studies.paper.claims import Claim, Part, claims, epochs_wanted, family
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, Quantity
+from asymtrain.lab.studies.paper.numbers import COMPARED, cells, texts
+from asymtrain.lab.studies.paper.recipe import RecipeResult
+from asymtrain.lab.studies.paper.study import ALTERNATES, LATER, PRIMARY, Reading
+from asymtrain.lab.texts import counted
+from asymtrain.models import display_name
+
+Ruling = Literal[
+    "Reproduced",
+    "Right direction, different size",
+    "Inconclusive",
+    "Paper's size excluded",
+    "No effect",
+    "Contradicted",
+    "Cannot differ",
+]
+WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
+Verdict = Ruling | Literal["Only under", "Not yet run"]
+ByLabel = Mapping[str, Evidence]
+
+MOST_ALTERNATES = 4
+CLEAR: tuple[Ruling, ...] = ("Reproduced", "Right direction, different size", "Paper's size excluded", "Contradicted")
+SUPPORTED: tuple[Verdict, ...] = ("Reproduced", "Right direction, different size", "Not yet run")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every threshold of the rule."""
+
+    level: float = 0.05  # of an interval over all cells of a table; of Holm's tests over alternates
+    band_low: float = 0.5  # of the paper's number: what counts as its size, as does the next
+    band_high: float = 1.5
+    percent: float = 1.0  # of Plain, or points: within it a change, or a difference of changes, is no effect
+    value: float = 0.01  # the same for a cosine or a gap
+    strict_level: float = 0.001  # what the paper's appendix E claims of every main result, as is the next
+    large: float = 0.8
+    seeds: int = 10  # that a verdict takes; an exact identity shows in one
+    plain_gap: float = 10.0  # percent: a Plain this far from the paper's is named with the verdict
+
+    def margin(self, part: Part) -> float:
+        return self.percent if part.of == "change" else self.value
+
+    def seeds_of(self, claim: Claim) -> int:
+        return 1 if claim.kind == "identity" else self.seeds
+
+
+LIMITS = Limits()
+
+
+# The rule, for one part of a claim under one reading
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """One part with what was measured for it."""
+
+    part: Part
+    ruling: Ruling  # what the rule says of the numbers, however few they are
+    estimate: float | None  # None where a percentage of Plain is undefined (Plain is 0), or no seed is on both sides
+    low: float | None = None  # of the interval; None with fewer than two seeds, and for parts that have none
+    high: float | None = None
+    p: float | None = None  # of the test that the part must pass, not corrected; None where there is no test
+    n: int = 0  # seeds
+    beside: float | None = None  # the mean that the estimate is held beside, where two signs must agree
+
+
+def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
+    """What the evidence says of one part; every label of the part must be in it."""
+    if part.how in SPECIAL:
+        return SPECIAL[part.how](part, evidence, limits)
+    samples = samples_of(part, evidence)
+    n = min(map(len, samples)) if samples else 0
+    if _is_same(part, evidence):
+        return JudgedPart(part, "Cannot differ", None, n=n)
+    if n < 2:
+        means = [float(np.mean(sample)) for sample in samples if sample]
+        return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
+    if len(samples) == 1:
+        interval = t_interval(samples[0], 1 - limits.level, family_of(part))
+    else:
+        interval = welch_interval(samples[0], samples[1], 1 - limits.level, family_of(part))
+    p = None if part.how == "not reversed" else interval.p
+    if part.how in ("no effect", "near zero"):
+        p = equivalence_p(samples[0], _null_margin(part, limits))
+    ruling = ruling_on(part, interval, limits)
+    return JudgedPart(part, ruling, interval.estimate, interval.low, interval.high, p, n)
+
+
+def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling:
+    """The ruling by an interval, in the way that the part asks for."""
+    side = _sign(interval)
+    if part.how in ("no effect", "near zero"):
+        margin = _null_margin(part, limits)
+        if is_within(interval, margin):
+            return "Reproduced"
+        # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
+        outside = interval.low > margin or interval.high < -margin
+        return "Contradicted" if (outside if part.how == "near zero" else side != 0) else "Inconclusive"
+    if part.how == "not reversed":
+        return "Contradicted" if side == -part.sign else "Reproduced"
+    paper = None if part.how == "sign" else part.paper  # without the paper's number the sign alone is asked for
+    if side == -part.sign:
+        return "Contradicted"
+    if side == part.sign:
+        return "Reproduced" if paper is None or has_size(interval, paper, limits) else "Right direction, different size"
+    if is_within(interval, limits.margin(part)):
+        return "No effect"
+    return "Inconclusive" if paper is None or not excludes_size(interval, paper, limits) else "Paper's size excluded"
+
+
+def has_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+    """Is it of the paper's size? All of it inside the band, or the estimate inside and the paper's number in it."""
+    low, high = sorted((limits.band_low * paper, limits.band_high * paper))
+    if low <= interval.low and interval.high <= high:
+        return True
+    return low <= interval.estimate <= high and interval.low <= paper <= interval.high
+
+
+def excludes_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+    """Does an interval around 0 end before the band begins?"""
+    return max(interval.low / paper, interval.high / paper) < limits.band_low
+
+
+def is_within(interval: Interval, margin: float) -> bool:
+    return -margin < interval.low and interval.high < margin
+
+
+def _null_margin(part: Part, limits: Limits) -> float:
+    """Within which a part that says no effect, or near zero by the paper's own number, is reproduced."""
+    return limits.band_high * abs(part.paper or 0.0) if part.how == "near zero" else limits.margin(part)
+
+
+def _sign(interval: Interval) -> int:
+    """Of an interval that excludes 0; 0 where it does not."""
+    return (interval.low > 0) - (interval.high < 0)
+
+
+def _is_same(part: Part, evidence: ByLabel) -> bool:
+    """Is it a difference between cells for which the same runs stand, or a change of what is one measurement?"""
+    if part.how in ("difference", "not reversed"):
+        runs = {evidence[label].spec_ids for label in part.labels}
+        return len(runs) == 1 and runs != {()}
+    return part.of == "change" and all(_effect(evidence, label).same for label in part.labels)
+
+
+def family_of(part: Part) -> int:
+    return max(map(family, part.labels))  # the largest among the part's tables
+
+
+def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
+    """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
+    if part.of == "value":
+        return (_values(evidence, part.labels[0]),)
+    effects = [_effect(evidence, label) for label in part.labels]
+    if part.of == "asymmetric":
+        return (list(effects[0].asymmetric),)
+    if part.how in ("difference", "not reversed"):
+        first, second = changes = [effect.changes for effect in effects]
+        if common := sorted(first.keys() & second.keys()):
+            return ([second[seed] - first[seed] for seed in common],)
+    else:  # of two labels, Plain is the first's and Asymmetric the second's
+        changes = [_paired(effects[0], effects[-1]).changes]
+    return tuple(list(change.values()) for change in changes) if all(changes) else ()
+
+
+def _paired(plain: Effect, asymmetric: Effect) -> Effect:
+    if plain is asymmetric:
+        return plain
+    before = dict(zip(plain.seeds, plain.plain, strict=True))
+    after = dict(zip(asymmetric.seeds, asymmetric.asymmetric, strict=True))
+    seeds = tuple(sorted(before.keys() & after.keys()))
+    sides = [tuple(side[seed] for seed in seeds) for side in (before, after)]
+    return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
+
+
+def _zero(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+    """Exact: one value that is not 0 contradicts."""
+    values = _values(evidence, part.labels[0])
+    worst = max(map(abs, values), default=None)
+    ruling: Ruling = "Inconclusive" if worst is None else "Contradicted" if worst else "Reproduced"
+    return JudgedPart(part, ruling, worst, n=len(values))
+
+
+def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
+    effects = [_effect(evidence, label) for label in part.labels]
+    n = min(len(effect.seeds) for effect in effects)
+    changes = [effect.changes for effect in effects]
+    if n < 2 or not all(changes):
+        return JudgedPart(part, "Inconclusive", None, n=n)
+    p_values = [t_interval([*change.values()]).p for change in changes]
+    sizes = [cohen_d_av(effect.plain, effect.asymmetric) for effect in effects]
+    passed = [
+        p * family_of(part) < limits.strict_level and size is not None and abs(size) >= limits.large
+        for p, size in zip(p_values, sizes, strict=True)
+    ]
+    ruling: Ruling = "Reproduced" if all(passed) else "Contradicted"
+    return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
+
+
+def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+    """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
+    values = _values(evidence, part.labels[0])
+    changes = [*_effect(evidence, part.labels[1]).changes.values()]
+    n = min(len(values), len(changes))
+    if n < 2:
+        return JudgedPart(part, "Inconclusive", float(np.mean(changes)) if changes else None, n=n)
+    value, change = (
+        t_interval(sample, 1 - limits.level, family(label))
+        for sample, label in zip((values, changes), part.labels, strict=True)
+    )
+    rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
+    ruling = rulings[_sign(value) * _sign(change)]
+    p = max(value.p, change.p)
+    return JudgedPart(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
+
+
+SPECIAL = {"zero": _zero, "significant": _significant, "agreement": _agreement}
+
+
+def _effect(evidence: ByLabel, label: str) -> Effect:
+    effect = evidence[label]
+    assert isinstance(effect, Effect), f"{label} must be an Effect"
+    return effect
+
+
+def _values(evidence: ByLabel, label: str) -> list[float]:
+    quantity = evidence[label]
+    assert isinstance(quantity, Quantity), f"{label} must be a Quantity"
+    return list(quantity.values)
+
+
+# From judged parts to the verdict on a claim
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of a claim."""
+
+    claim: Claim
+    verdict: Verdict  # by the rule; `words` names the reading of an "Only under"
+    sentence: str  # the verdict with its number and what stands beside it, for a page
+    numbers: str = ""  # the sentence without its verdict
+    effect: float | None = None  # estimate of the part that decided, in the unit of that part: percent for changes
+    low: float | None = None  # of its interval; None where there is none
+    high: float | None = None
+    n: int = 0  # the least seeds behind any part
+    reading: str = "primary"  # under which the numbers were made
+    preliminary: Ruling | None = None  # what the rule would say of too few rows; None: it is final, or nothing was run
+    lacks: str = ""  # what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty where it is final
+    parts: tuple[JudgedPart, ...] = ()  # every part that could be ruled on
+    missing: tuple[str, ...] = ()  # labels without evidence
+    spec_ids: tuple[str, ...] = ()  # the runs behind it
+
+    @property
+    def words(self) -> str:
+        return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
+
+
+def deciding_part(judgement: Judgement) -> JudgedPart | None:
+    """The part whose numbers the judgement carries; None where nothing could be ruled on."""
+    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
+    return next((part for part in judgement.parts if part.ruling == ruling), None)
+
+
+def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
+    """All 36 verdicts, from whatever was run."""
+    alternates = [reading.name for reading in ALTERNATES]
+    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates, later=LATER)
+
+
+def tested_by(results: Iterable[RecipeResult], judgements: Iterable[Judgement]) -> list[Judgement]:
+    """The judgements on the claims that these recipes test."""
+    wanted = {name for result in results for name in result.claims}
+    return [judgement for judgement in judgements if judgement.claim.id in wanted]
+
+
+def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
+    """The evidence of all recipes, by reading and label.
+
+    A claim may need a cell that an alternate reading does not touch (the best epoch's accuracy has no other cosine):
+    such cells are those of the primary reading. A reading that trains otherwise touches all of them.
+    """
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for result in results:
+        for reading, labelled in result.evidence.items():
+            evidence.setdefault(reading, {}).update(labelled)
+    primary = evidence.get(PRIMARY.name, {})
+    for alternate in ALTERNATES:
+        own = evidence.get(alternate.name)
+        if own and alternate.changes != "training":
+            tables = {_table(label) for label in own}
+            rest = {label: numbers for label, numbers in primary.items() if _table(label) not in tables}
+            evidence[alternate.name] = {**rest, **own}
+    return evidence
+
+
+def judge_all(
+    evidence: Mapping[str, ByLabel],
+    *,
+    primary: str = "primary",
+    alternates: Sequence[str] = (),
+    later: Sequence[Reading] = (),
+) -> tuple[Judgement, ...]:
+    return tuple(judge(claim, evidence, primary=primary, alternates=alternates, later=later) for claim in claims())
+
+
+def judge(
+    claim: Claim,
+    evidence: Mapping[str, ByLabel],
+    *,
+    primary: str = "primary",
+    alternates: Sequence[str] = (),
+    later: Sequence[Reading] = (),
+    limits: Limits = LIMITS,
+) -> Judgement:
+    """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
+
+    `primary` is the reading that is asked first. `alternates` are all others that were fixed, with evidence or
+    without: all of them are corrected for. `later` are those that were declared after rows were seen: what they say is
+    added to the sentence.
+    """
+    if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
+        raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
+    own = evidence.get(primary, {})
+    first = _under(claim, own, primary, limits)
+    beside = [*_beside(claim, own, limits), *_plain_words(claim, own, limits)]
+    beside += [
+        f"By the {reading.title} (declared on {reading.declared}, after rows were seen): {other.sentence}"
+        for reading in later
+        if claim.id in reading.claims
+        and (other := _under(claim, evidence.get(reading.name, {}), reading.name, limits)).parts
+    ]
+    if first.verdict in SUPPORTED:
+        return _with_sentences(first, beside)
+    others = [_under(claim, evidence.get(name, {}), name, limits) for name in alternates]
+    for other in others:
+        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates, limits):
+            sentence = f"Only under {other.reading}: {other.numbers} Under {first.reading}: {first.sentence}"
+            spec_ids = tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids]))
+            only = dataclasses.replace(other, verdict="Only under", sentence=sentence, missing=(), spec_ids=spec_ids)
+            return _with_sentences(only, beside)
+    # Alternates that say something clear and otherwise are named; the verdict stays, since they were not asked first.
+    sentences = [
+        f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
+        for other in others
+        if other.verdict in CLEAR and other.verdict != first.verdict
+    ]
+    return _with_sentences(first, [*beside, *sentences])
+
+
+def _with_sentences(judgement: Judgement, sentences: Sequence[str]) -> Judgement:
+    return dataclasses.replace(judgement, sentence=" ".join([judgement.sentence, *sentences]))
+
+
+def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Judgement:
+    own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
+    missing = tuple(label for label in claim.needs if label not in own)
+    judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
+    if not judged:
+        lacks = _lacks(own, missing, limits.seeds_of(claim), limits.seeds_of(claim)) if own else "no row yet"
+        paper = f"{claim.paper_value} ({claim.quantity})".replace(";", ", ")
+        sentence = f"Not yet run ({lacks}); the paper has {paper}."
+        return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
+    # A claim holds as far as the weakest of its parts.
+    ruling = max((part.ruling for part in judged), key=WEAKEST_LAST.index)
+    deciding = next(part for part in judged if part.ruling == ruling)
+    n = min(part.n for part in judged)
+    lacks, more = _lacks(own, missing, n, limits.seeds_of(claim)), ""
+    if missing and ruling == "Contradicted" and not _lacks(own, (), n, limits.seeds_of(claim)):
+        more, lacks = f"; {lacks}, which cannot change the verdict", ""
+    numbers = f"{measured_words(claim, judged, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
+    as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
+    opening = f"{ruling}{' as no effect' if as_none else ''}:"
+    so_far = "so far it cannot differ:" if ruling == "Cannot differ" else "so far"
+    return Judgement(
+        claim,
+        verdict="Not yet run" if lacks else ruling,
+        sentence=f"{f'Not yet run in full (preliminary: {lacks}): {so_far}' if lacks else opening} {numbers}",
+        numbers=numbers,
+        effect=deciding.estimate,
+        low=deciding.low,
+        high=deciding.high,
+        n=n,
+        reading=reading,
+        preliminary=ruling if lacks else None,
+        lacks=lacks,
+        parts=judged,
+        missing=missing,
+        spec_ids=tuple(dict.fromkeys(name for numbers in own.values() for name in numbers.spec_ids)),
+    )
+
+
+def _beside(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+    """What the comparisons beside a claim say, where they have all their rows."""
+    for words, part in claim.beside:
+        own = {label: evidence[label] for label in part.labels if label in evidence}
+        judged = _rule_on(part, own, limits)
+        if judged is not None and not _lacks(own, (), judged.n, limits.seeds):
+            measured = f"{number_words(judged)} for {part_words(judged)}"
+            yield f"{words}: {judged.ruling}: {measured}; the paper has {paper_words(claim, judged)}."
+
+
+def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+    """How far our Plain accuracy is from the paper's, where that is far: changes are in percent of it."""
+    gaps = [
+        100 * (float(np.mean(effect.plain)) / printed - 1)
+        for label in claim.needs
+        if _table(label) in COMPARED
+        and isinstance(effect := evidence.get(label), Effect)
+        and not _lacks({label: effect}, (), len(effect.seeds), limits.seeds)
+        and (printed := cells()[label].plain)
+    ]
+    if gaps and max(map(abs, gaps)) >= limits.plain_gap:
+        least, most = min(gaps), max(gaps)
+        if least < 0 < most:
+            words = f"{-least:.0f}% below to {most:.0f}% above"
+        else:
+            ends = dict.fromkeys(f"{end:.0f}" for end in sorted((abs(least), abs(most))))
+            words = f"{' to '.join(ends)}% {'above' if most > 0 else 'below'}"
+        yield f"Our Plain is {words} the paper's there."
+
+
+def _rule_on(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart | None:
+    """The ruling on a part; of a part that asks something of every cell also where one that has rows fails."""
+    labels = tuple(label for label in part.labels if label in evidence)
+    if labels == part.labels:
+        return rule(part, evidence, limits)
+    if part.how != "significant" or not labels:
+        return None
+    judged = rule(dataclasses.replace(part, labels=labels), evidence, limits)
+    return judged if judged.ruling == "Contradicted" else None
+
+
+def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str:
+    """Everything that a verdict still waits for; empty where one can be given."""
+    lacks = [f"{len(missing)} of {len(missing) + len(evidence)} cells missing"] if missing else []
+    if n < seeds:
+        lacks.append(f"{n} of {seeds} seeds")
+    epochs = [(numbers.epochs, epochs_wanted(label)) for label, numbers in evidence.items()]
+    short = [(trained, wanted) for trained, wanted in epochs if trained < wanted]
+    if short:
+        lacks.append("{} of {} epochs".format(*max(short, key=lambda pair: pair[1] / max(1, pair[0]))))
+    lacks += dict.fromkeys(numbers.stand_in for numbers in evidence.values() if numbers.stand_in)
+    return ", ".join(lacks)
+
+
+def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str], limits: Limits) -> bool:
+    """Are the parts' p values below 5% after Holm over alternates and cells?
+
+    Cells that the claim does not ask for count as tests with p = 1, the hardest case for those that it does.
+    """
+    tables = dict.fromkeys(map(_table, other.claim.needs))
+    tests = len(alternates) * sum(family(f"{table}/") for table in tables)
+    own = [judged.p for judged in other.parts if judged.p is not None]
+    beside = [
+        judged.p
+        for name in alternates
+        if name != other.reading
+        for part in other.claim.parts
+        if all(label in evidence.get(name, {}) for label in part.labels)
+        and (judged := rule(part, evidence[name], limits)).p is not None
+    ]
+    return all(p < limits.level for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
+
+
+def _table(label: str) -> str:
+    return label.partition("/")[0]
+
+
+# Numbers of a judged part in words, and labels of evidence as a reader says them
+
+STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
+
+
+def number(value: float | None, judged: JudgedPart) -> str:
+    part = judged.part
+    if value is None:
+        return "undefined"
+    if part.how == "significant":
+        return f"{round(value * len(part.labels))} of {len(part.labels)} cells"
+    if part.how == "zero":
+        return f"a largest difference of {value:.3g}"
+    if part.of != "change":
+        return f"{value:+.4f}"
+    points = " points" if part.how in ("difference", "not reversed") else "%"
+    return f"{value:+.1f}{points}"
+
+
+def ours_words(judged: JudgedPart) -> str:
+    """What was measured for a part; both numbers where one is held beside the other."""
+    if judged.ruling == "Cannot differ":
+        return f"the same {'surface' if _is_surface(judged) else 'runs'} for every N"
+    effect = number(judged.estimate, judged)
+    return effect if judged.beside is None else f"{effect} beside a cosine of {judged.beside:+.4f}"
+
+
+def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedPart) -> str:
+    """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
+    if deciding.ruling == "Cannot differ" or len(claim.parts) == 1:
+        return number_words(deciding)
+    measured = f"{number_words(deciding)} for {part_words(deciding)}"
+    if len(judged) == 1:  # the others have no rows yet
+        return measured
+    counts = Counter(_kind(part) for part in judged)
+    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
+    return f"{measured}; of {len(judged)} parts {parts}"
+
+
+def number_words(judged: JudgedPart) -> str:
+    if judged.ruling == "Cannot differ":
+        return str(texts()["cannot_differ"]["surface" if _is_surface(judged) else "runs"])
+    interval = ""
+    if judged.low is not None and judged.high is not None:
+        interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
+    return f"{ours_words(judged)} ({counted(judged.n, 'seed')}{interval})"
+
+
+def _is_surface(judged: JudgedPart) -> bool:
+    return _table(judged.part.labels[0]) in ("table5", "table6")
+
+
+def _kind(judged: JudgedPart) -> str:
+    return STEPS if judged.part.how == "not reversed" and judged.ruling == "Reproduced" else judged.ruling
+
+
+def part_words(judged: JudgedPart) -> str:
+    first, *rest = (cell_words(label) for label in judged.part.labels)
+    if not rest:
+        return first
+    if judged.part.how == "significant":
+        return f"{len(judged.part.labels)} cells"
+    return rest[0] if judged.part.how == "agreement" else f"{rest[0]} against {first}"
+
+
+def cell_words(label: str) -> str:
+    """A label of evidence (`claims`) for a reader."""
+    table, *rest = label.split("/")
+    if table in ("table11", "table12"):
+        rest[1] = f"{100 * float(rest[1]):g}"
+    named = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
+    return str(texts()["cells"][table].format(*named))
+
+
+def paper_words(claim: Claim, deciding: JudgedPart) -> str:
+    if claim.kind in ("share", "identity"):
+        return claim.paper_value
+    effect = number(deciding.part.paper, deciding)
+    if deciding.part.how != "agreement":
+        return effect
+    return f"{effect} beside {cells()[deciding.part.labels[0]].value:+.4f}"

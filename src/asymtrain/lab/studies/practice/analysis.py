@@ -1,0 +1,292 @@
+"""What the final runs say: differences to Plain with verdicts, epochs and time to Plain's accuracy, calibration.
+
+The rules are those of docs/practice-protocol.md. An effect is of one arm of one task; its p is
+corrected over the models of its table by Holm's method.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import holm
+from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
+from asymtrain.lab.studies.practice.protocol import (
+    BLOCKS,
+    ELSEWHERE,
+    FORMS,
+    MODELS,
+    NONE,
+    Arm,
+    Block,
+    Part,
+    Study,
+    Task,
+    final_specs,
+)
+from asymtrain.lab.studies.practice.running import Left, left_of
+from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, select
+
+MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
+LEVEL = 0.05  # of p, corrected
+_COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
+
+_FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
+_MODES = ("eager", "compiled")
+
+Comparison = tuple[Task, Arm, Arm]  # of the second arm with the third
+Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A training step with branches beside a plain one of the model, as `benchmarks/overhead.py` timed them."""
+
+    model: str
+    mode: str  # of _MODES
+    branches: Mapping[str, str]  # by the names of _FORM
+    attached: int  # places that have a branch
+    plain_seconds: float
+    ratio: float  # of the step with branches to the plain one
+    plain_ratio: float  # of one build of the plain step to another, which shows the error
+    device: str
+    torch: str
+
+
+def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
+    """The rows of `benchmarks/overhead.py --only practice --json FILE`; of rows about the same the last counts."""
+    costs: dict[tuple[object, ...], StepCost] = {}
+    for file in files:
+        try:
+            for row in json.loads(file.read_bytes()):
+                if row["group"] == "practice":
+                    cost = _step_cost(row)
+                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _FORM)] = cost
+        except OSError as error:
+            raise UsageError(f"cannot read the costs of steps in {file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"{file} does not hold costs of steps, or is damaged: make it with "
+                "`python benchmarks/overhead.py --only practice --json FILE`"
+            ) from error
+    return tuple(costs.values())
+
+
+def _step_cost(row: Mapping[str, Any]) -> StepCost:
+    cost = StepCost(**{field.name: row[field.name] for field in dataclasses.fields(StepCost)})
+    numbers = (cost.plain_seconds, cost.ratio, cost.plain_ratio, cost.attached)
+    if cost.mode not in _MODES or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise ValueError(f"no cost of a step: {row}")
+    return cost
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An arm against another, Plain by default, seed by seed."""
+
+    task: Task
+    arm: Arm
+    row: Mapping[str, Any]  # of `comparisons.compare`
+    differences: tuple[float, ...]  # in points, of each seed
+    epochs: tuple[tuple[int | None, int | None], ...]  # of each seed until Plain and the arm have Plain's last accuracy
+    calibration: Estimate  # of the differences of calibration errors
+    calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm, over pairs that have both
+    spec_ids: tuple[str, ...]
+    wanted: int  # seeds of the protocol
+    p_holm: float | None = None
+    step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
+    against: Arm = NONE
+
+    @property
+    def reached(self) -> list[tuple[int, int]]:
+        """Of the seeds whose run with branches has Plain's last accuracy: epochs until Plain and it have that."""
+        return [(own, other) for own, other in self.epochs if own is not None and other is not None]
+
+    @property
+    def mean_epochs(self) -> tuple[float | None, float | None]:
+        """Of Plain and of the arm, over the same seeds."""
+        reached = self.reached
+        return (fmean(own for own, _ in reached), fmean(other for _, other in reached)) if reached else (None, None)
+
+    def relative_time(self, cost: StepCost) -> float | None:
+        """Time until Plain's last accuracy, in steps alone: with branches, over Plain's."""
+        plain, other = self.mean_epochs
+        return None if plain is None or other is None else other * cost.ratio / plain
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.row["n"] < self.wanted:
+            return "few seeds"
+        if self.p_holm is not None and self.p_holm < LEVEL:
+            return "helps" if self.row["points"] > 0 else "hurts"
+        low = self.row["points"] if self.row["points_low"] is None else self.row["points_low"]  # without spread
+        return "harmless" if low > -MARGIN else "open"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the stored runs say."""
+
+    study: Study
+    selections: tuple[Selection, ...]  # where the second wave is missing, of the first
+    # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
+    selected: tuple[Effect, ...]
+    forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
+    parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
+    plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
+    unfinished: tuple[tuple[Block, Left], ...]
+
+
+def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+    """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
+
+    `costs` of steps go to the effects of the main table.
+    """
+    asked = {part: _comparisons(study, part, known) for part in get_args(Part)}
+    plain = dict.fromkeys(arm.name for _, arm, _ in asked["fixed"] if not arm.fields["redundancy"])
+    effects = {part: _part_effects(study, asked[part], known) for part in asked}
+    selections = [select(study, task, known) for task in _tasks("study")]
+    made = tuple(selection for selection in selections if selection is not None)
+    chosen = {(selection.task, selection.selected) for selection in made}
+    studied = effects.pop("study")
+    forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
+    selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
+    selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
+    left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
+    unfinished = tuple(pair for pair in left if not pair[1].is_done)
+    return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
+
+
+def is_recommended(results: Results) -> bool | None:
+    """May the setting for all models be a preset? None while models are missing, or seeds of them.
+
+    Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one. Where
+    Plain has the best rank there is no such setting.
+    """
+    verdicts = [effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
+    if results.plain:
+        return False
+    if len(verdicts) < len(MODELS) or "few seeds" in verdicts:
+        return None
+    return "helps" in verdicts and set(verdicts) <= {"helps", "harmless"}
+
+
+def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
+    form = {name: effect.arm.fields[name] for name in _FORM}
+    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, form))
+
+
+def _tasks(part: Part) -> list[Task]:
+    """Tasks of all blocks that ask for this part, models in the order of the protocol."""
+    tasks = [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+    datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
+    return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
+
+
+def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
+    """What is compared with what."""
+    arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
+    if part == "signal":  # without a control, the selected form would only repeat the main table
+        arms = [
+            (task, own) for task, own in arms if any(spec.id in known for spec in final_specs(study, task, own[2:]))
+        ]
+    if part != "tuned":
+        return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
+    compared = []
+    for task, own in arms:
+        if len(own) == 4:  # fewer where no change tunes the baseline
+            none, selected, tuned, both = own
+            compared.append([(task, both, tuned), (task, tuned, none), (task, selected, tuned)])
+    return [comparison for same in zip(*compared, strict=True) for comparison in same]
+
+
+def _part_effects(study: Study, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
+    """Effects, corrected over the models that have the same arm on the same data."""
+    effects = compare_arms(study, asked, known)
+    families: dict[tuple[str, str], list[int]] = {}
+    for i, effect in enumerate(effects):
+        families.setdefault((effect.arm.name, effect.task.data), []).append(i)
+    for members in families.values():
+        for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
+            effects[i] = effect
+    return tuple(effects)
+
+
+def corrected(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects as one family: with p by Holm's method. One without p takes no part."""
+    tested = [effect.row["p"] for effect in effects if effect.row["p"] is not None]
+    adjusted = iter(holm(tested))
+    return [
+        effect if effect.row["p"] is None else dataclasses.replace(effect, p_holm=next(adjusted)) for effect in effects
+    ]
+
+
+def compare_arms(study: Study, asked: Iterable[Comparison], known: Known) -> list[Effect]:
+    """Each over the seeds of which both arms are stored; one without such a seed is left out."""
+    from asymtrain.lab.comparisons import compare, paired
+    from asymtrain.lab.report.frames import rows_frame
+    from asymtrain.lab.report.summary import records
+
+    sides = []  # task, arm, what it is compared with, and the two runs of each seed
+    for task, arm, against in asked:
+        first, other = (
+            {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
+            for side in (against, arm)
+        )
+        pairs = [(first[seed], other[seed]) for seed in study.seeds if seed in first and seed in other]
+        if pairs and pairs[0][0].spec != pairs[0][1].spec:  # an arm may turn out to be Plain
+            sides.append((task, arm, against, pairs))
+    if not sides:
+        return []
+    rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
+    # By number, so that a run of Plain can be in several; and by side, since Plain with label smoothing is an arm too.
+    places = [
+        (number, variant, run.spec.id)
+        for number, (*_, pairs) in enumerate(sides)
+        for pair in pairs
+        for variant, run in zip(("plain", "asymmetric"), pair, strict=True)
+    ]
+    numbers, variants, ids = zip(*places, strict=True)
+    frame = rows.set_index("id", drop=False).loc[list(ids)].reset_index(drop=True)
+    frame = frame.assign(comparison=numbers, variant=variants)
+    seeds, _ = paired(frame, ["comparison"])
+    differences = 100 * (seeds["asymmetric"] - seeds["plain"])
+    effects = []
+    for number, row in enumerate(records(compare(frame, ["comparison"]))):
+        task, arm, against, pairs = sides[number]
+        errors = [(plain.calibration_error, other.calibration_error) for plain, other in pairs]
+        both = [(a, b) for a, b in errors if a is not None and b is not None]
+        effects.append(
+            Effect(
+                task,
+                arm,
+                row,
+                tuple(map(float, differences[seeds["comparison"] == number])),
+                tuple(epochs_to_plain(*pair) for pair in pairs),
+                estimate([b - a for a, b in both], within=DIFFERENCES),
+                (estimate(a for a, _ in both).mean, estimate(b for _, b in both).mean),
+                tuple(run.spec.id for pair in pairs for run in pair),
+                len(study.seeds),
+                against=against,
+            )
+        )
+    return effects
+
+
+def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:
+    """The first epoch at which each has the test accuracy that Plain of the seed ends with; None if it never has."""
+    target = plain.test_accuracy
+    if target is None or plain.outcome == "diverged":
+        return None, None
+    return _first_epoch(plain, target), None if other.outcome == "diverged" else _first_epoch(other, target)
+
+
+def _first_epoch(run: Run, target: float) -> int | None:
+    reached = (epoch.epoch for epoch in run.history if (epoch.test_accuracy or 0.0) >= target)
+    return next(reached, None)

@@ -1,0 +1,422 @@
+"""The results of the practice study as tables, the forest plot, sentences, and one page."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.summary import accuracy_cell
+from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
+from asymtrain.lab.studies.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost, Verdict, is_recommended
+from asymtrain.lab.studies.practice.protocol import (
+    ALPHAS,
+    ELSEWHERE,
+    FORMS,
+    NONE,
+    SELECTED,
+    TITLES,
+    TUNED,
+    TUNED_BRANCHES,
+    VARIATIONS,
+    Part,
+    Study,
+)
+from asymtrain.lab.studies.practice.selection import Selection, Trial, mean_ranks
+from asymtrain.lab.texts import counted
+
+POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
+PARTS: Mapping[Part, str] = {
+    "tuned": "A tuned baseline",
+    "signal": "What carries the effect",
+    "fixed": "One setting for all models",
+    "transfer": "Other data",
+    "strong": "The recipe strong",
+    "controls": "Controls",
+}
+COLOURS = {"helps": "good", "hurts": "bad"}  # of verdicts; others are grey
+RULE = (
+    f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
+    f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
+)
+
+_TUNED_NOTE = (
+    f"{TUNED_BRANCHES}: the recipe that suits the baseline best, with branches against without. {TUNED}: that recipe "
+    f"against the unchanged one, both without branches. {SELECTED}: branches under the unchanged recipe, against the "
+    f"{TUNED}."
+)
+
+
+def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dict[str, Path]:
+    """Write practice.html, practice.json and the figures into the folder `out`."""
+    from asymtrain.lab.report.page import write_page
+
+    return write_page(
+        out,
+        "practice",
+        title="Branches in practice",
+        lead=_lead(results),
+        headline=_headline(results),
+        tables=tables(results),
+        figures=figures(results),
+        facts=facts,
+        document=document(results),
+    )
+
+
+def _headline(results: Results) -> tuple[str, str, str] | None:
+    """How many models were helped, and the largest difference."""
+    if not results.selected:
+        return None
+    counts = Counter(effect.verdict for effect in results.selected)
+    best = _by_gain(results)[0]
+    ends = interval(best.row["points_low"], best.row["points_high"])
+    of = f"95% interval {value_text(ends, POINTS)}, " if ends else ""
+    words = (
+        f"{counts['hurts']} hurt, {counts.total() - counts['helps'] - counts['hurts']} not clear. Largest gain: "
+        f"{best.task.title}, {value_text(best.row['points'], POINTS)} points "
+        f"({of}{counted(best.row['n'], 'seed')}) with {best.arm.label}."
+    )
+    return "helped" if counts["helps"] else "", f"{counts['helps']} of {counts.total()} helped", words
+
+
+def _lead(results: Results) -> str:
+    """What the numbers are, for readers who have not seen the docs; and the answer on a preset."""
+    if not results.selected:
+        return "No model is finished yet."
+    task = results.selected[0].task
+    data = results.study.data[task.data]
+    what = (
+        f"Test accuracy after {data.epochs} epochs of {data.title} by the recipe {task.recipe}, as the difference to "
+        "Plain: the same model, seed and batches without branches. Validation selected the branches of each model."
+    )
+    return "\n\n".join([what, *preset_sentence(results)])
+
+
+def document(results: Results) -> dict[str, Any]:
+    """Everything as JSON values."""
+    return {
+        "sentences": sentences(results),
+        "effects": [_effect_json(effect) for effect in results.selected],
+        "parts": {part: [_effect_json(effect) for effect in results.parts[part]] for part in PARTS},
+        "tables": [table_json(table) for table in tables(results)],
+    }
+
+
+def sentences(results: Results) -> list[str]:
+    """One for each finished model of the main table, and one on a preset."""
+    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results)
+
+
+def preset_sentence(results: Results) -> list[str]:
+    """Whether one setting suits all models, and what that rests on; nothing while that is open."""
+    recommended = is_recommended(results)
+    if recommended is None:
+        return []
+    verdicts = Counter(effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE)
+    counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
+    why = f"Verdicts on the one that other families choose: {counts}"
+    if results.plain:
+        why = f"Where it is {' or '.join(results.plain)}, Plain has the best mean rank"
+    return [f"One setting for all models: {'' if recommended else 'none '}can be recommended. {why}."]
+
+
+def _by_gain(results: Results) -> list[Effect]:
+    """The rows of the main table, the most helped first: a reader of the figure meets its sentences in this order."""
+    return sorted(results.selected, key=lambda effect: -effect.row["points"])
+
+
+def _said(effect: Effect, results: Results) -> tuple[str, str]:
+    """The verdict on a model, and what it rests on."""
+    row = effect.row
+    ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
+    text = f"{row['points']:+.1f} points ({ends}{counted(row['n'], 'seed')}) with {effect.arm.label}."
+    more = " Validation accuracy was no better than without branches." if _is_no_better(effect, results) else ""
+    return f"{effect.task.title}: {effect.verdict}", text + more
+
+
+def _is_no_better(effect: Effect, results: Results) -> bool:
+    """Did validation select branches that were no better there than none?"""
+    selection = next(selection for selection in results.selections if selection.task == effect.task)
+    return selection.first[0].mean >= selection.best(selection.selected).mean
+
+
+def tables(results: Results) -> list[Table]:
+    """The main table and what it rests on; a table without rows is left out."""
+    no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
+    note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
+    forms = [effect for effects in results.forms.values() for effect in effects]
+    made = [
+        effects_table("selected", "The form that validation selected", results.selected, results.study, note=note),
+        target_table(results.selected),
+        cost_table(results.selected),
+        calibration_table(results.selected),
+        *(_part_table(part, results) for part in PARTS),
+        dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
+        selection_table(results.selections),
+        ranks_table(results.selections),
+        missing_table(results),
+    ]
+    return [table for table in made if table.rows]
+
+
+def _part_table(part: Part, results: Results) -> Table:
+    notes = {"fixed": " ".join(preset_sentence(results)), "tuned": _TUNED_NOTE}
+    return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
+
+
+def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
+    """One row for each effect; data and arm are named where the rows differ in them."""
+    named = {"Data": [study.data[effect.task.data].title for effect in effects]}
+    if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
+        named["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
+    varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
+    columns = (
+        Column("Model"),
+        *map(Column, varied),
+        Column("Branches"),
+        Column("Plain" if _against_plain(effects) else "Without it", "number"),
+        Column("With it", "number"),
+        POINTS,
+        Column("95% interval", "number", digits=2, signed=True),
+        Column("Verdict"),
+        Column("p (Holm)", "p"),
+        Column("n", "count"),
+    )
+    rows = make_rows(
+        (
+            effect.task.title,
+            *(words[i] for words in varied.values()),
+            effect.arm.label,
+            *(accuracy_cell(effect.row, side) for side in ("plain", "asymmetric")),
+            Cell(effect.row["points"], effect.spec_ids),
+            interval(effect.row["points_low"], effect.row["points_high"]),
+            effect.verdict,
+            effect.p_holm,
+            effect.row["n"],
+        )
+        for i, effect in enumerate(effects)
+    )
+    return Table(name, title, columns, rows, note)
+
+
+def target_table(effects: Sequence[Effect]) -> Table:
+    """Epochs until a run has the test accuracy that Plain of its seed ends with; and time, where steps were timed."""
+    modes = list(dict.fromkeys(cost.mode for effect in effects for cost in effect.step_costs))
+    columns = (
+        Column("Model"),
+        Column("Plain (epochs)", "number", digits=1),
+        Column("With branches (epochs)", "number", digits=1),
+        *(Column(f"Time, {mode}", "number", unit="x", digits=2) for mode in modes),
+        Column("Seeds that reach it", "number"),
+    )
+    rows = []
+    for effect in effects:
+        times = {cost.mode: effect.relative_time(cost) for cost in effect.step_costs}
+        seeds = f"{len(effect.reached)} of {len(effect.epochs)}"
+        rows.append((effect.task.title, *effect.mean_epochs, *map(times.get, modes), seeds))
+    note = (
+        "Of each seed the first epoch with the test accuracy that Plain ends with; both means are over the seeds whose "
+        "run with branches reaches it."
+    )
+    if modes:
+        note += (
+            " Time is that of training with branches until then, relative to Plain's: the epochs, times what a step "
+            "takes. Below 1 it is there sooner. Loading data and testing are not counted."
+        )
+    title = "Epochs and time to Plain's final accuracy" if modes else "Epochs to Plain's final accuracy"
+    return Table("target", title, columns, make_rows(rows), note)
+
+
+def cost_table(effects: Sequence[Effect]) -> Table:
+    """What a training step takes with branches, relative to one without; empty where no step was timed."""
+    columns = (
+        Column("Model"),
+        Column("Branches"),
+        Column("Mode"),
+        Column("Places", "count"),
+        Column("Plain (ms)", "number", digits=2),
+        Column("With branches", "number", unit="x"),
+        Column("Plain again", "number", unit="x"),
+    )
+    costs = [(effect, cost) for effect in effects for cost in effect.step_costs]
+    rows = make_rows(
+        (
+            effect.task.title,
+            effect.arm.label,
+            cost.mode,
+            cost.attached,
+            1e3 * cost.plain_seconds,
+            cost.ratio,
+            cost.plain_ratio,
+        )
+        for effect, cost in costs
+    )
+    devices = dict.fromkeys(f"{cost.device}, torch {cost.torch}" for _, cost in costs)
+    note = (
+        f"{'; '.join(devices)}. Times are relative to a plain step of the same process. Those of plain builds among "
+        "themselves show the error: a smaller difference says nothing."
+    )
+    return Table("cost", "Cost of a step", columns, rows, note)
+
+
+def calibration_table(effects: Sequence[Effect]) -> Table:
+    columns = (
+        Column("Model"),
+        *(Column(side, "share", digits=2) for side in ("Plain", "With branches", "Difference", "95% interval")),
+        Column("n", "count"),
+    )
+    rows = make_rows(
+        (
+            effect.task.title,
+            *effect.calibration_errors,
+            effect.calibration.mean,
+            interval(effect.calibration.low, effect.calibration.high),
+            effect.calibration.n,
+        )
+        for effect in effects
+        if effect.calibration.n
+    )
+    return Table("calibration", "Expected calibration error", columns, rows, "15 bins, after the last epoch.")
+
+
+def selection_table(selections: Sequence[Selection]) -> Table:
+    """Validation accuracy of every trial as a difference to Plain's, in points."""
+    points = {"kind": "number", "digits": 1, "signed": True}
+    columns = (
+        Column("Model"),
+        Column("Plain", "number"),
+        Column("Objective"),
+        *(Column(f"alpha {alpha:g}", **points) for alpha in ALPHAS),  # type: ignore[arg-type]
+        *(Column(name, **points) for name in VARIATIONS),  # type: ignore[arg-type]
+        Column("Selected"),
+    )
+    rows = []
+    for selection in selections:
+        plain = selection.first[0]
+        for form in FORMS:
+            trials = [trial for trial in selection.trials if trial.arm.name == form]
+            cells = [Cell(100 * (trial.mean - plain.mean), trial.spec_ids) for trial in trials]
+            cells += [Cell(missing=True)] * (len(ALPHAS) + len(VARIATIONS) - len(cells))
+            best = selection.best(form).arm.label if selection.complete else None
+            mark = "(goes first)" if selection.complete and form == selection.selected else ""
+            model = Cell(selection.task.title), Cell(plain.mean, plain.spec_ids), Cell(TITLES[form])
+            rows.append((*model, *cells, Cell(best, mark=mark)))
+    note = "Points of validation accuracy after the last epoch, mean over the seeds of the selection, less Plain's."
+    return Table("selection", "Selection", columns, make_rows(rows), note, detail=True)
+
+
+def ranks_table(selections: Sequence[Selection]) -> Table:
+    """The settings that every model has tried, by their mean rank on validation accuracy."""
+    if not selections:
+        return Table("ranks", "", (), ())
+    columns = (
+        Column("Setting"),
+        Column("Mean rank", "number", digits=2),
+        Column("Mean difference (points)", "number", digits=2, signed=True),
+        Column("Worst difference (points)", "number", digits=2, signed=True),
+    )
+    ranks, rows = mean_ranks(selections), []
+    for i, rank in enumerate(ranks):
+        trials: list[Trial] = [selection.first[i] for selection in selections]
+        differences = [
+            100 * (trial.mean - selection.first[0].mean) for trial, selection in zip(trials, selections, strict=True)
+        ]
+        rows.append((trials[0].arm.label, rank, sum(differences) / len(differences), min(differences)))
+    rows.sort(key=lambda row: row[1])
+    note = f"Over {len(selections)} models, by validation accuracy in the first wave."
+    return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note, detail=True)
+
+
+def missing_table(results: Results) -> Table:
+    """The blocks that are not finished."""
+    rows = make_rows(
+        (block.name, block.title, f"{len(left.stored)}/{left.needed}") for block, left in results.unfinished
+    )
+    return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
+
+
+def figures(results: Results) -> list[Figure]:
+    """The forest plot, the same for each objective, and one for each other part."""
+    ordered = _by_gain(results)
+    titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
+    made = [
+        forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
+        forest("forms", "Difference to Plain, of the best of each objective", titled),
+        *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
+    ]
+    return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+
+
+def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Figure:
+    """Effects below each other with their intervals; the dots are the seeds."""
+    from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
+
+    written = dataclasses.replace(POINTS, unit=" points")
+    made = [
+        Bars(heading, _axis(effects), "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
+        for heading, effects in panels.items()
+    ]
+    lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
+    return Figure(
+        name,
+        title,
+        # On one scale, or what an arm gains could not be seen beside the others.
+        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
+        columns=max(1, len(panels)),
+        caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: not clear.",
+    )
+
+
+def _against_plain(effects: Sequence[Effect]) -> bool:
+    return all(effect.against == NONE for effect in effects)
+
+
+def _axis(effects: Sequence[Effect]) -> str:
+    return f"difference to {'Plain' if _against_plain(effects) else TUNED} (points of accuracy)"
+
+
+def _by_arm(effects: Sequence[Effect]) -> dict[str, list[Effect]]:
+    """A panel for each arm; one for all where they are not of the same tasks."""
+    arms: dict[str, list[Effect]] = {}
+    for effect in effects:
+        arms.setdefault(TITLES.get(effect.arm.name, effect.arm.name), []).append(effect)
+    alike = len({tuple(effect.task for effect in own) for own in arms.values()}) == 1
+    return arms if alike else {"": list(effects)}
+
+
+def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
+    """Labelled by the model, and by what else tells it from the bars beside it."""
+    label = [effect.task.title]
+    if len({other.task.data for other in beside}) > 1:
+        label.append(effect.task.data)
+    if any(other.task == effect.task and other.arm.name != effect.arm.name for other in beside):
+        label.append(TITLES.get(effect.arm.name, effect.arm.name))
+    row = effect.row
+    colour = COLOURS.get(effect.verdict, "soft")
+    return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences, colour)
+
+
+def _effect_json(effect: Effect) -> dict[str, Any]:
+    names = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "p")
+    return {
+        "model": effect.task.model,
+        "data": effect.task.data,
+        "recipe": effect.task.recipe,
+        "arm": effect.arm.name,
+        "branches": effect.arm.label,
+        "against": effect.against.label,
+        **{name: effect.row[name] for name in names},
+        "p_holm": effect.p_holm,
+        "verdict": effect.verdict,
+        "differences": list(effect.differences),
+        "epochs_to_plain": [list(pair) for pair in effect.epochs],
+        "calibration_errors": list(effect.calibration_errors),
+        "spec_ids": list(effect.spec_ids),
+        **({"step_costs": [_cost_json(effect, cost) for cost in effect.step_costs]} if effect.step_costs else {}),
+    }
+
+
+def _cost_json(effect: Effect, cost: StepCost) -> dict[str, Any]:
+    return {**dataclasses.asdict(cost), "relative_time": effect.relative_time(cost)}

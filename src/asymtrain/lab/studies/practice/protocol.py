@@ -1,0 +1,301 @@
+"""The study as data: models, data, recipes, seeds, candidates, and the blocks in which it is trained.
+
+A change here is a change of the protocol: docs/practice-protocol.md says the same in words, and lists deviations.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from asymtrain.errors import unknown_name
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.recipes import recipe_fields
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.scales import get_scale
+
+_OWN = "asymtrain.lab.practice.models"  # the module's name in stored specs, by which it is still found
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the study."""
+
+    title: str
+    family: str  # left out as a whole where a fixed setting is scored
+    arch: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dropout: Mapping[str, Any] = field(default_factory=dict)  # options that change its dropout or stochastic depth
+
+
+MODELS: Mapping[str, Model] = {
+    "mlp": Model("MLP", "mlp", "mlp"),
+    "cnn": Model("CNN", "plain convolutions", "cnn", dropout={"dropout": 0.3}),
+    "vit": Model("ViT", "transformer", "vit"),
+    "resnet18": Model("ResNet-18", "residual convolutions", f"{_OWN}:resnet18", dropout={"drop_rate": 0.2}),
+    "plain18": Model("Plain-18", "plain convolutions", f"{_OWN}:plain18"),
+    "convnext": Model("ConvNeXt", "residual convolutions", f"{_OWN}:convnext"),
+    "vit_tiny": Model(
+        "ViT-Tiny",
+        "transformer",
+        "timm:vit_tiny_patch16_224",
+        {"img_size": 32, "patch_size": 4},
+        {"drop_path_rate": 0.1},
+    ),
+    "swin": Model(
+        "Swin",
+        "transformer",
+        "timm:swin_tiny_patch4_window7_224",
+        {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 48},
+        {"proj_drop_rate": 0.1},  # timm's Swin has a stochastic depth of 0.1 already
+    ),
+    "mixer": Model("MLP-Mixer", "mlp", f"{_OWN}:mixer", dropout={"drop_path_rate": 0.1}),
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learnt, and for how long."""
+
+    title: str
+    fields: Mapping[str, Any]  # of a spec
+    epochs: int = 30  # of a final run
+    selection_epochs: int = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """How large the study is."""
+
+    data: Mapping[str, Data]
+    fields: Mapping[str, Any]  # of every spec
+    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options in place of a model's own
+    selection_seeds: tuple[int, ...] = (1000, 1001)
+    seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
+
+
+FULL = Study(
+    data={
+        "cifar100": Data("CIFAR-100", {"dataset": "cifar100"}),
+        "cifar10": Data("CIFAR-10", {"dataset": "cifar10"}),
+        # A tenth of the images, and a third of the steps.
+        "cifar100-tenth": Data("10% of CIFAR-100", {"dataset": "cifar100", "per_class": 50}, epochs=100),
+        "cifar10-tenth": Data("10% of CIFAR-10", {"dataset": "cifar10", "per_class": 500}, epochs=100),
+    },
+    fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
+)
+# The whole chain in minutes on a CPU, to try it: no part of the study.
+QUICK = Study(
+    data={
+        name: Data(
+            f"{size} shapes",
+            {"dataset": "shapes", "dataset_options": {"classes": 4, "size": size, "test_size": 64}},
+            epochs=2,
+            selection_epochs=1,
+        )
+        for name, size in zip(FULL.data, (160, 192, 224, 256), strict=True)
+    },
+    fields={"batch": 32, "last_batch": "drop", "cosine_every": 0},
+    archs={name: settings.get("arch_options", {}) for name, settings in get_scale("quick").archs.items()},
+)
+
+ALPHAS = (0.01, 0.1, 1.0, 10.0)
+FORMS: Mapping[str, Candidate] = {
+    "sigmoid": Candidate(objective="sigmoid"),
+    "prior": Candidate(objective="sigmoid", branch_bias="prior"),
+    "softmax": Candidate(objective="softmax"),
+}
+"""The objectives; each has an alpha, places and a schedule of its own."""
+TITLES = {"sigmoid": "sigmoid", "prior": "sigmoid, prior bias", "softmax": "softmax"}
+VARIATIONS: Mapping[str, Mapping[str, Any]] = {
+    "later places": {"places": "later"},
+    "middle place": {"places": "middle"},
+    "falling": {"alpha_schedule": "cosine"},
+}
+"""What is changed, one at a time, of a form at its best alpha."""
+PLAIN_TRIALS: Mapping[str, Mapping[str, Any]] = {
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+    "learning rate x 0.3": {"learning_rate": 3e-4},
+    "learning rate x 3": {"learning_rate": 3e-3},
+}
+"""What the same trials could have bought Plain; a model's dropout is added to it."""
+TUNING: Mapping[str, Mapping[str, Any]] = {
+    "learning rate x 0.1": {"learning_rate": 1e-4},
+    **PLAIN_TRIALS,
+    "twice the warm-up": {"warmup_factor": 2},  # of the recipe's, which depends on the length of a run
+    "weight decay x 0.2": {"weight_decay": 0.01},
+}
+"""How the baseline of the part `tuned` is tuned, one change at a time; a model's dropout is added to it."""
+CONTROLS: Mapping[str, Mapping[str, Any]] = {
+    "random labels": {"branch_labels": "random"},
+    "frozen branches": {"branch_weights": "frozen"},
+    "detached": {"signal": "detached"},
+    "noise": {"signal": "noise"},
+}
+"""What is changed of the selected form, one at a time, to see what carries its effect."""
+SELECTED = "selected form"  # name of the arm of a later part that has a model's selected form, of any objective
+TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the arms of the part `tuned`
+
+Part = Literal["study", "transfer", "strong", "controls", "fixed", "tuned", "signal"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model on one dataset by one recipe, and what is asked of it.
+
+    `study` selects candidates and trains the final runs. The others take what the study selected for the model on
+    CIFAR-100: `transfer` trains it on other data, `strong` by another recipe, `controls` beside what could explain it,
+    `fixed` beside the one setting that is best for all models, `tuned` on top of a recipe tuned for the baseline,
+    `signal` with parts of its signal taken away.
+    """
+
+    model: str
+    data: str = "cifar100"
+    recipe: str = "ordinary"
+    part: Part = "study"
+
+    @property
+    def title(self) -> str:
+        return MODELS[self.model].title
+
+    @property
+    def origin(self) -> "Task":
+        """The task whose selection this one takes."""
+        return Task(self.model)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tasks that are trained in one go and worth keeping alone."""
+
+    name: str
+    title: str
+    tasks: tuple[Task, ...]
+
+
+def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields: Any) -> Block:
+    return Block(name, title, tuple(Task(model, data, **fields) for model in models))
+
+
+_SMALL = ("mlp", "cnn", "vit", "plain18", "convnext")
+_SUBSET = ("cnn", "vit", "resnet18")
+_GAINED = ("mlp", "mixer", "vit_tiny", "swin")  # the models with large effects
+_TENTH = ("cifar100-tenth", "cifar10-tenth")
+# By information a minute: new models first, the cheap ones before the dear.
+BLOCKS: Mapping[str, Block] = {
+    block.name: block
+    for block in (
+        _block("backbones", "the paper's backbones on CIFAR-100", "mlp", "vit", "cnn"),
+        *(
+            _block(model.replace("_", "-"), f"{MODELS[model].title} on CIFAR-100", model)
+            for model in ("plain18", "mixer", "convnext", "swin", "resnet18", "vit_tiny")
+        ),
+        _block("fixed", "one setting for all models: the small ones", *_SMALL, part="fixed"),
+        _block(
+            "fixed-large",
+            "one setting for all models: the others",
+            "mixer",
+            "swin",
+            "resnet18",
+            "vit_tiny",
+            part="fixed",
+        ),
+        *(
+            _block(f"{part}-{model.replace('_', '-')}", f"{title}: {MODELS[model].title}", model, part=part)
+            for part, title in (("tuned", "a tuned baseline"), ("signal", "what carries the effect"))
+            for model in _GAINED
+        ),
+        *(_block(data, FULL.data[data].title, *_SMALL, "swin", data=data, part="transfer") for data in _TENTH),
+        _block("cifar10", FULL.data["cifar10"].title, *_SMALL, data="cifar10", part="transfer"),
+        _block("strong", "the recipe strong on CIFAR-100", "mlp", *_SUBSET, recipe="strong", part="strong"),
+        _block("controls", "controls on CIFAR-100", *_SUBSET, part="controls"),
+    )
+}
+
+
+def get_block(*names: str) -> Block:
+    """The block of this name; of several names, one that holds them all, in this order."""
+    for name in names:
+        if name not in BLOCKS:
+            raise unknown_name("block of the practice study", name, BLOCKS)
+    blocks = [BLOCKS[name] for name in dict.fromkeys(names)]
+    tasks = dict.fromkeys(task for block in blocks for task in block.tasks)
+    return Block(", ".join(block.name for block in blocks), "; ".join(block.title for block in blocks), tuple(tasks))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the settings that a task compares: its place in the tables, and the fields that make it."""
+
+    name: str
+    label: str
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a spec."""
+        return dict(self.settings)
+
+
+NONE = Arm("none", "none", (("redundancy", 0),))
+ELSEWHERE = "chosen by other families"  # name of the arm with the setting that suits the models of other families
+
+
+def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
+    """A form of branches as an arm; without one it is Plain."""
+    if candidate is None:
+        return dataclasses.replace(NONE, name=name)
+    return Arm(name, candidate.label, (("redundancy", 1), *candidate.fields().items(), *changes.items()))
+
+
+@lru_cache
+def first_wave() -> tuple[Arm, ...]:
+    """Plain, and every form at every alpha, at all places and constant."""
+    return (NONE, *(arm_of(name, at_alpha(name, alpha)) for name in FORMS for alpha in ALPHAS))
+
+
+def at_alpha(form: str, alpha: float) -> Candidate:
+    return dataclasses.replace(FORMS[form], alpha=alpha)
+
+
+def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
+    """Of each form, what may be better than its best alpha at all places and constant."""
+    return [
+        arm_of(name, dataclasses.replace(candidate, **change))
+        for name, candidate in best.items()
+        for change in VARIATIONS.values()
+    ]
+
+
+def plain_trials(task: Task) -> list[Arm]:
+    """The changes of Plain that a task tries; none where it tries nothing."""
+    tried = {"controls": PLAIN_TRIALS, "tuned": TUNING}.get(task.part, {})
+    dropout = MODELS[task.model].dropout
+    trials = {**tried, **({"dropout": {"arch_options": tuple(dropout.items())}} if tried and dropout else {})}
+    name = TUNED if task.part == "tuned" else "Plain, changed"
+    return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
+
+
+def selection_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+    """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
+    return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
+
+
+def final_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+    """Runs on all training images, tested after every epoch."""
+    return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
+
+
+@lru_cache(maxsize=10_000)  # what is missing is asked for again and again
+def _specs(study: Study, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+    model, data = MODELS[task.model], study.data[task.data]
+    epochs = data.epochs if final else data.selection_epochs
+    measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}
+    options = {**model.options, **study.archs.get(task.model, {}), **dict(arm.fields.get("arch_options", ()))}
+    fields: dict[str, Any] = {
+        **recipe_fields(task.recipe, epochs, {}), **study.fields, **data.fields, **measured, **arm.fields,
+        "arch": model.arch, "arch_options": options, "epochs": epochs,
+    }  # fmt: skip
+    fields["warmup"] *= fields.pop("warmup_factor", 1)
+    return tuple(RunSpec(**fields, seed=seed) for seed in (study.seeds if final else study.selection_seeds))

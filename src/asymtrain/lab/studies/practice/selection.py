@@ -1,0 +1,209 @@
+"""Which candidates go on, and what a task needs next: from validation accuracies of stored runs alone."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.data import class_count
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.studies.practice import protocol
+from asymtrain.lab.studies.practice.protocol import (
+    CONTROLS,
+    ELSEWHERE,
+    FORMS,
+    MODELS,
+    NONE,
+    SELECTED,
+    TUNED_BRANCHES,
+    Arm,
+    Study,
+    Task,
+    arm_of,
+)
+
+Known = Mapping[str, Run]  # by spec id
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An arm of a selection, with the validation accuracy of each of its seeds after the last epoch."""
+
+    arm: Arm
+    accuracies: tuple[float, ...]
+    spec_ids: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        fields = self.arm.fields
+        return Candidate(**{name: fields[name] for name in Candidate().fields()}) if fields["redundancy"] else None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The finished trials of a task, in the order of the protocol."""
+
+    task: Task
+    first: tuple[Trial, ...]
+    second: tuple[Trial, ...] = ()
+    complete: bool = False
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return (*self.first, *self.second)
+
+    def best(self, form: str) -> Trial:
+        """Of equal trials the first: the smaller alpha, and the simpler form."""
+        return max((trial for trial in self.trials if trial.arm.name == form), key=lambda trial: trial.mean)
+
+    @property
+    def forms(self) -> dict[str, Candidate]:
+        """The best candidate of each form."""
+        return {form: candidate for form in FORMS if (candidate := self.best(form).candidate) is not None}
+
+    @property
+    def selected(self) -> str:
+        """The form whose best trial is the best of all with branches."""
+        return max(FORMS, key=lambda form: self.best(form).mean)
+
+
+def select(study: Study, task: Task, known: Known) -> Selection | None:
+    """What the stored runs select for the model of a task; None before the first wave is finished."""
+    first = _trials(study, task, protocol.first_wave(), known)
+    if first is None:
+        return None
+    half = Selection(task, first)
+    second = _trials(study, task, protocol.second_wave(half.forms), known)
+    return half if second is None else Selection(task, first, second, complete=True)
+
+
+def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
+    """A form of branches on top of a tuned baseline."""
+    changes = dict(tuned.settings[len(NONE.settings) :])
+    arm = arm_of(TUNED_BRANCHES, candidate, **changes)
+    return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
+
+
+def _trials(study: Study, task: Task, arms: Iterable[Arm], known: Known) -> tuple[Trial, ...] | None:
+    trials = []
+    for arm in arms:
+        specs = protocol.selection_specs(study, task, [arm])
+        if not all(spec.id in known for spec in specs):
+            return None
+        trials.append(Trial(arm, tuple(validated(known[s.id]) for s in specs), tuple(s.id for s in specs)))
+    return tuple(trials)
+
+
+def validated(run: Run) -> float:
+    """Validation accuracy after the last epoch; a diverged run counts at chance."""
+    accuracy = run.history[-1].validation_accuracy if run.history else None
+    if run.outcome == "diverged":
+        classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+        return 1 / classes if classes else 0.0
+    assert accuracy is not None, f"{run.spec.id} was trained without validation images"
+    return accuracy
+
+
+def mean_ranks(selections: Sequence[Selection]) -> list[float]:
+    """Of each setting of the first wave, none among them, the mean rank over models; equal accuracies share theirs."""
+    ranks = [0.0] * len(selections[0].first)
+    for selection in selections:
+        means = [trial.mean for trial in selection.first]
+        for i, mean in enumerate(means):
+            ranks[i] += 1 + sum(other > mean for other in means) + (means.count(mean) - 1) / 2
+    return [rank / len(selections) for rank in ranks]
+
+
+def fixed_setting(selections: Sequence[Selection]) -> Arm:
+    """The setting of the first wave with the best mean rank; of equal ones the first: none, then the smaller alpha."""
+    ranks = mean_ranks(selections)
+    return selections[0].first[ranks.index(min(ranks))].arm
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The specs of a task that can be named now, and what follows when they are finished."""
+
+    specs: tuple[RunSpec, ...]
+    later: tuple[RunSpec, ...] = ()  # stand-ins for those that cannot be named yet: as many, at most, and as dear
+    waits_for: tuple[Task, ...] = ()  # tasks whose selection is missing
+
+    def missing(self, known: Known) -> list[RunSpec]:
+        return [spec for spec in self.specs if spec.id not in known]
+
+
+def needs(study: Study, task: Task, known: Known) -> Needs:
+    """What a task needs, as far as the stored runs tell."""
+    return (_study_needs if task.part == "study" else _other_needs)(study, task, known)
+
+
+def _study_needs(study: Study, task: Task, known: Known) -> Needs:
+    first = protocol.selection_specs(study, task, protocol.first_wave())
+    second_like = protocol.selection_specs(study, task, protocol.second_wave(FORMS))
+    final_like = protocol.final_specs(study, task, [NONE, *(arm_of(form, FORMS[form]) for form in FORMS)])
+    selection = select(study, task, known)
+    if selection is None:
+        return Needs(tuple(first), (*second_like, *final_like))
+    if not selection.complete:
+        half = protocol.second_wave(selection.forms)
+        return Needs((*first, *protocol.selection_specs(study, task, half)), tuple(final_like))
+    second = protocol.selection_specs(study, task, [trial.arm for trial in selection.second])
+    return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, known) or ())))
+
+
+def _other_needs(study: Study, task: Task, known: Known) -> Needs:
+    trials = protocol.selection_specs(study, task, protocol.plain_trials(task))
+    arms = final_arms(study, task, known)
+    if arms is not None:
+        return Needs((*trials, *protocol.final_specs(study, task, arms)))
+    # Arms that no other task trains.
+    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4}[task.part]
+    alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new)]
+    waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
+    return Needs(tuple(trials), tuple(protocol.final_specs(study, task, alike)), waits)
+
+
+def _origins(task: Task) -> list[Task]:
+    """Tasks of the study whose selection this one takes: of `fixed` all models'."""
+    return [Task(model) for model in MODELS] if task.part == "fixed" else [task.origin]
+
+
+def _is_selected(study: Study, task: Task, known: Known) -> bool:
+    selection = select(study, task, known)
+    return selection is not None and selection.complete
+
+
+def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
+    """The arms of a task's final runs, Plain first; None while they are not selected."""
+    selection = select(study, task.origin, known)
+    if selection is None or not selection.complete:
+        return None
+    forms = selection.forms
+    selected = forms[selection.selected]
+    own = arm_of(SELECTED, selected)
+    if task.part in ("study", "transfer"):
+        return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
+    if task.part == "strong":
+        return [NONE, own]
+    if task.part in ("controls", "tuned", "signal"):
+        trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], known)
+        if trials is None:
+            return None
+        best = max(trials, key=lambda trial: trial.mean).arm
+        changed = [] if best is NONE else [best]
+        if task.part == "tuned":
+            return [NONE, own, *changed, *(_on_top(arm, selected) for arm in changed)]
+        names = ("random labels", "frozen branches") if task.part == "controls" else tuple(CONTROLS)
+        return [NONE, own, *(arm_of(name, selected, **CONTROLS[name]) for name in names), *changed]
+    if not all(_is_selected(study, origin, known) for origin in _origins(task)):
+        return None
+    every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
+    family = MODELS[task.model].family
+    others = [other for other in every if MODELS[other.task.model].family != family]
+    settings = {"chosen by all models": fixed_setting(every), ELSEWHERE: fixed_setting(others)}
+    return [NONE, *(dataclasses.replace(arm, name=name) for name, arm in settings.items())]

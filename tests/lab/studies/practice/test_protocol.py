@@ -1,0 +1,232 @@
+"""The protocol: its specs are pinned, and what is selected follows from validation accuracies alone."""
+
+import dataclasses
+import hashlib
+
+import pytest
+from invented_study import invented_run, invented_study, softmax_helps
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.studies.paper.running import START, image_steps
+from asymtrain.lab.studies.practice.protocol import (
+    BLOCKS,
+    CONTROLS,
+    FORMS,
+    FULL,
+    MODELS,
+    QUICK,
+    SELECTED,
+    TUNED,
+    TUNED_BRANCHES,
+    Task,
+    at_alpha,
+    final_specs,
+    first_wave,
+    get_block,
+    plain_trials,
+    second_wave,
+    selection_specs,
+)
+from asymtrain.lab.studies.practice.running import check_block, first_unfinished, left_of
+from asymtrain.lab.studies.practice.selection import final_arms, fixed_setting, mean_ranks, needs, select
+
+# Where a number changes, the protocol does: docs/practice-protocol.md then lists it as a deviation.
+PINNED = {
+    "backbones": (192, "5ee19aba373a"),
+    "plain18": (64, "b7865c67fa44"),
+    "mixer": (64, "ddc1f3c1376c"),
+    "convnext": (64, "a1c7cffb7228"),
+    "swin": (64, "47b59800d94e"),
+    "resnet18": (64, "eee7197fe9a8"),
+    "vit-tiny": (64, "5cf9e29460fe"),
+    "fixed": (50, "6790cf73e65a"),
+    "fixed-large": (40, "c5648295962a"),
+    "tuned-mlp": (32, "ffff7170a58a"),
+    "tuned-mixer": (34, "9b07be907715"),
+    "tuned-vit-tiny": (34, "b9dd619669c0"),
+    "tuned-swin": (24, "3e689d6113b0"),  # by the invented rows nothing tunes its baseline
+    "signal-mlp": (30, "5d4b5c571313"),
+    "signal-mixer": (30, "2a1bf58711d1"),
+    "signal-vit-tiny": (30, "0c67c2fa3950"),
+    "signal-swin": (30, "54f030fded10"),
+    "cifar100-tenth": (120, "f39284efb8d9"),
+    "cifar10-tenth": (120, "474acdbd524d"),
+    "cifar10": (100, "277b5bd3935b"),
+    "strong": (40, "1c5f844e09d8"),
+    "controls": (97, "db152f8cbcfd"),
+}
+
+
+def digest(specs):
+    return hashlib.sha256(" ".join(sorted(spec.id for spec in specs)).encode()).hexdigest()[:12]
+
+
+@pytest.fixture(scope="module")
+def selected():
+    """The whole study on CIFAR-100."""
+    return invented_study(FULL, map(Task, MODELS))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_specs_of_a_block_are_those_of_the_protocol(name, selected):
+    known = invented_study(FULL, BLOCKS[name].tasks, known=selected)
+    specs = [spec for task in BLOCKS[name].tasks for spec in needs(FULL, task, known).specs]
+    assert (len(set(specs)), digest(set(specs))) == PINNED[name]
+
+
+def test_the_selection_reads_no_test_image_and_shares_no_seed_with_the_final_runs():
+    for name in MODELS:
+        trials = plain_trials(Task(name, part="tuned"))
+        arms = [*first_wave(), *second_wave(FORMS), *trials]
+        selection = selection_specs(FULL, Task(name), arms)
+        final = final_specs(FULL, Task(name), arms)
+        assert {(spec.test, spec.validation, spec.epochs) for spec in selection} == {("never", "split", 10)}
+        assert {(spec.test, spec.validation, spec.epochs) for spec in final} == {("every", "none", 30)}
+        assert not {spec.seed for spec in selection} & {spec.seed for spec in final}
+        assert len({spec.seed for spec in final}) >= 5
+
+
+def test_each_wave_names_the_next():
+    task = Task("cnn")
+    empty = needs(FULL, task, {})
+    assert (len(empty.specs), len(empty.later)) == (26, 38)
+    known = {spec.id: invented_run(spec, softmax_helps) for spec in empty.specs}
+    second = needs(FULL, task, known)
+    new = second.missing(known)
+    assert (len(new), len(second.later)) == (18, 20)
+    assert {(spec.objective, spec.branch_bias, spec.alpha) for spec in new} == {
+        ("sigmoid", "none", 0.01), ("sigmoid", "prior", 0.01), ("softmax", "none", 1.0),
+    }  # fmt: skip
+    known |= {spec.id: invented_run(spec, softmax_helps) for spec in new}
+    last = needs(FULL, task, known)
+    final = last.missing(known)
+    assert (len(final), len(last.later)) == (20, 0)
+    assert {Candidate.of(spec) for spec in final if spec.objective == "softmax"} == {
+        Candidate(objective="softmax", alpha=1.0, places="later")
+    }
+    selection = select(FULL, task, known)
+    assert selection.complete
+    assert selection.selected == "softmax"
+
+
+def test_of_equal_trials_the_first_is_taken_and_a_diverged_run_counts_as_chance():
+    task = Task("mlp")
+    known = invented_study(QUICK, [task], lambda spec: 0.0)
+    level = {spec_id: _level(run, 0.4) for spec_id, run in known.items()}
+    assert select(QUICK, task, level).forms["sigmoid"] == at_alpha("sigmoid", 0.01)
+    first = selection_specs(QUICK, task, first_wave()[1:2])
+    level |= {spec.id: dataclasses.replace(level[spec.id], outcome="diverged") for spec in first}
+    trial = select(QUICK, task, level).first[1]
+    assert trial.mean == 0.25
+    assert select(QUICK, task, level).first[0].mean == 0.4
+
+
+def _level(run, accuracy):
+    last = dataclasses.replace(run.history[-1], validation_accuracy=accuracy)
+    return dataclasses.replace(run, history=(*run.history[:-1], last))
+
+
+def test_ranks_share_equal_places_and_none_may_be_the_best():
+    tasks = [Task("mlp"), Task("cnn")]
+    known = invented_study(QUICK, tasks, lambda spec: -0.1 * bool(spec.redundancy))
+    selections = [select(QUICK, task, known) for task in tasks]
+    ranks = mean_ranks(selections)
+    assert sum(ranks) == pytest.approx(sum(range(1, 14)))
+    assert ranks[0] == 1
+    assert fixed_setting(selections).name == "none"
+    level = {spec_id: _level(run, 0.4) for spec_id, run in known.items()}
+    assert mean_ranks([select(QUICK, task, level) for task in tasks]) == [7.0] * 13
+
+
+def test_the_fixed_setting_of_a_model_can_come_from_other_families():
+    tasks = [Task(name) for name in MODELS]
+
+    def gain(spec):
+        """Transformers and ResNet-18 like sigmoid, the five others softmax."""
+        liked = "sigmoid" if any(name in spec.arch for name in ("vit", "swin", "resnet18")) else "softmax"
+        if not spec.redundancy or spec.objective != liked:
+            return -0.02 if spec.redundancy else -0.03
+        return 0.02 * (spec.alpha == 1 and spec.branch_bias == "none")
+
+    known = invented_study(QUICK, tasks, gain)
+    arms = {name: final_arms(QUICK, Task(name, part="fixed"), known) for name in ("vit", "mlp")}
+    assert [arm.name for arm in arms["vit"]] == ["none", "chosen by all models", "chosen by other families"]
+    assert arms["vit"][1] == arms["mlp"][1]
+    assert (arms["vit"][2].label, arms["mlp"][2].label) == ("softmax, alpha 1", "sigmoid, alpha 1")
+
+
+def test_controls_are_of_the_selected_form_and_plain_has_trials_too():
+    task = Task("cnn", part="controls")
+    known = invented_study(QUICK, [Task("cnn")])
+
+    def smoothing_helps(spec):
+        return softmax_helps(spec) + 0.05 * (spec.label_smoothing > 0)
+
+    known = invented_study(QUICK, [task], smoothing_helps, known)
+    arms = {arm.name: arm for arm in final_arms(QUICK, task, known)}
+    assert list(arms) == ["none", SELECTED, "random labels", "frozen branches", "Plain, changed"]
+    assert arms["random labels"].fields["branch_labels"] == "random"
+    assert arms["Plain, changed"].label == "Plain, label smoothing 0.1"
+
+
+def test_branches_come_on_top_of_the_change_that_tunes_the_baseline_best():
+    task = Task("mixer", part="tuned")
+    known = invented_study(QUICK, [Task("mixer")])
+    # Without a better trial the baseline stays as it is, and there is nothing to train.
+    level = invented_study(QUICK, [task], lambda spec: softmax_helps(spec) - 0.05, known)
+    assert [arm.name for arm in final_arms(QUICK, task, level)] == ["none", SELECTED]
+
+    def slow_start_helps(spec):
+        return softmax_helps(spec) + 0.05 * (spec.warmup > spec.epochs / 10)
+
+    known = invented_study(QUICK, [task], slow_start_helps, known)
+    arms = {arm.name: arm for arm in final_arms(QUICK, task, known)}
+    assert list(arms) == ["none", SELECTED, TUNED, TUNED_BRANCHES]
+    assert arms[TUNED].label == "Plain, twice the warm-up"
+    assert arms[TUNED_BRANCHES].label == f"{arms[SELECTED].label}; twice the warm-up"
+    plain, tuned, both = (final_specs(FULL, task, [arms[name]])[0] for name in ("none", TUNED, TUNED_BRANCHES))
+    assert (plain.warmup, tuned.warmup, both.warmup) == (3, 6, 6)
+    assert both.plain() == tuned
+
+
+def test_each_control_takes_one_part_of_the_signal_away():
+    known = invented_study(FULL, [Task("swin")])
+    arms = final_arms(FULL, Task("swin", part="signal"), known)
+    assert [arm.name for arm in arms] == ["none", SELECTED, *CONTROLS]
+    own, *controls = (final_specs(FULL, Task("swin"), [arm])[0] for arm in arms[1:])
+    for control, change in zip(controls, CONTROLS.values(), strict=True):
+        assert dataclasses.replace(own, **change) == control != own
+
+
+def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
+    with pytest.raises(UsageError, match=r"selected in backbones, plain18, convnext: run that .* results/practice-\*`"):
+        check_block(FULL, get_block("cifar10"), {}, tmp_path)
+    assert first_unfinished(QUICK, {}).name == "backbones"
+    known = invented_study(QUICK, BLOCKS["backbones"].tasks)
+    assert left_of(QUICK, BLOCKS["backbones"].tasks, known).is_done
+    assert first_unfinished(QUICK, known).name == "plain18"
+    with pytest.raises(UsageError, match="block of the practice study"):
+        get_block("backbone")
+
+
+def test_several_blocks_are_run_as_one(tmp_path):
+    both = get_block("fixed", "mixer", "fixed")
+    assert both.tasks == (*BLOCKS["fixed"].tasks, *BLOCKS["mixer"].tasks)
+    assert both.name == "fixed, mixer"
+    with pytest.raises(
+        UsageError, match=r"^fixed, mixer takes what was selected in backbones, plain18, convnext, swin"
+    ):
+        check_block(FULL, both, {}, tmp_path)
+    with pytest.raises(UsageError, match="fixd"):
+        get_block("fixed", "fixd")
+
+
+def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device():
+    known = invented_study(FULL, [Task("resnet18")])
+    on_gpu = {name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()}
+    controls = left_of(FULL, [Task("resnet18", part="controls")], on_gpu)
+    assert controls.seconds(on_gpu, "cpu", 2) is None
+    taken = min(run.seconds / image_steps(run.spec) for run in known.values())
+    wanted = sum(image_steps(spec) for spec in (*controls.specs, *controls.later))  # those with dropout among them
+    assert controls.seconds(on_gpu, "cuda", 1) == pytest.approx(START["cuda"] + taken * wanted)
