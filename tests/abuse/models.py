@@ -792,7 +792,7 @@ def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
     targets = torch.rand(count, classes) if kind == "soft" else torch.randint(0, classes, (count,))
     targets = targets.to(torch.uint8) if kind == "uint8" else targets + 100 if kind == "wrong" else targets
     loss = branches.loss(targets)
-    features = branches._attached().features(True)
+    features = branches._attached().rows(True)
     finite = all(bool(feature.isfinite().all()) for feature in features.values())
     if finite and not bool(loss.isfinite()):
         raise Fault(f"the loss is {loss.item()}")

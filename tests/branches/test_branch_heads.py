@@ -103,7 +103,7 @@ def test_heads_that_keep_positions(head: str) -> None:
     branches = attach(model, "convs.0", x, CLASSES, 2, pool="none", head=head, objective="softmax")
     model(x)
     for name, logits in branches.logits().items():
-        assert logits.shape == (3, CLASSES, *branches._attached().features(False)[name].shape[2:])
+        assert logits.shape == (3, CLASSES, *branches._attached().rows(False)[name].shape[2:])
     exits = branches.exits()
     output = model.convs[0](x)
     branches.eval()

@@ -59,7 +59,6 @@ OPTIONS = {
     "allow_skipped": ({"allow_skipped": "1"}, "allow_skipped is True or False for all places, got '1'"),
     "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
     "branch_reduction": ({"branch_reduction": "max"}, "unknown branch_reduction 'max'"),
-    "initialization": ({"initialization": "sequental"}, "unknown initialization 'sequental': did you mean 'sequence'"),
     "class_reduction": ({"class_reduction": "none"}, "unknown class_reduction 'none'"),
     "pool": ({"pool": "max"}, "unknown pool 'max'"),
     "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),

@@ -63,6 +63,20 @@ class Head(nn.Module):
         """Where the weights are; None for a head without any."""
         return next((value.device for value in self.parameters()), None)
 
+    def check_feature(self, place: str, feature: Tensor, width: int) -> None:
+        """Raise a `UsageError` where a place's feature is not like that of the sample."""
+        device = self.device()
+        if device is not None and feature.device != device:
+            raise UsageError(
+                f"place {place!r} is on {feature.device}, its branches on {device}: move the branches "
+                "with the model, branches.to(device)"
+            )
+        if width != self.width:
+            raise UsageError(
+                f"place {place!r} now gives {width} features, and gave {self.width} on the sample: attach "
+                "with a sample of the shape used in training"
+            )
+
     @abstractmethod
     def as_module(self) -> nn.Module:
         """The last branch as a module of torch, from what the head reads to logits."""
