@@ -10,8 +10,8 @@ _losses.py      logits and targets -> losses          _masks.py     which argume
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches, and WithBranches
 
-The first five names are for users. The rest is what tools on top of branches need: to call a model without a trace, to
-find the feature or the logits in what it gives, and to make branches without `attach`.
+`attach`, `Branches`, `WithBranches`, `clean` and `PRESETS` are for users. The other names are for tools on top of
+branches: to call a model without a trace, to find the feature or the logits in what it gives, to make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach

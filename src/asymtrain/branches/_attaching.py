@@ -6,7 +6,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -26,7 +26,7 @@ from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
-from asymtrain.errors import UsageError, UsageWarning, error_line, near_names, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
 Arguments = ParamSpec("Arguments")
@@ -153,7 +153,7 @@ def attach(
     _check_names(
         activation=(activation, Activation), branch_reduction=(branch_reduction, BranchReduction),
         initialization=(initialization, Initialization), class_reduction=(class_reduction, ClassReduction),
-        resize=(resize, Resize | None),
+        **({} if resize is None else {"resize": (resize, Resize)}),
     )  # fmt: skip
     _check_values(dtype, ignore_index, shift, mask, detach=detach, allow_skipped=allow_skipped)
     refuse_wrapped(model)
@@ -220,11 +220,10 @@ def _count(what: str, value: object) -> int:
 
 
 def _check_names(**options: tuple[object, Any]) -> None:
-    """Refuse a word that its option does not know: by option, the word and the type of all that it knows."""
-    for option, (value, kind) in options.items():
-        known = [name for part in get_args(kind) for name in get_args(part)] or get_args(kind)
-        if value not in known and not (value is None and type(None) in get_args(kind)):
-            raise unknown_name(option, str(value), known)
+    """Refuse a word that its option does not know: by option, the word and the `Literal` of those it knows."""
+    for option, (value, known) in options.items():
+        if value not in get_args(known):
+            raise unknown_name(option, str(value), get_args(known))
 
 
 def _check_values(
@@ -352,19 +351,13 @@ def _read_place(
     name: str, place: nn.Module, wanted: Reader, seen: PlaceEvidence | None, batch: BatchEvidence
 ) -> tuple[Reader, Tensor]:
     """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
-    if seen is None and isinstance(place, nn.ModuleList | nn.ModuleDict):
-        kind = type(place).__name__
-        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
     if seen is None:
-        raise UsageError(
-            f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that "
-            "every forward calls"
-        )
+        raise _did_not_run(name, place)
     wanted.check()
     if seen.feature is None:
-        raise UsageError(_no_feature(name, seen.output, wanted.output))
+        raise _no_feature(name, seen.output, wanted.output)
     if seen.passed_by is not None:
-        raise UsageError(_passed_by(name, *seen.passed_by))
+        raise _no_gradient(name, *seen.passed_by)
     layout = wanted.layout
     if layout is not None and wanted.pool == "none" and len(layout) > 5:
         raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
@@ -386,9 +379,44 @@ def _read_place(
     if isinstance(rows, str):
         raise UsageError(f"place {name!r} {rows}")
     if rows.is_meta or rows.numel() == 0:
-        kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
-        raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
+        kind = "on the meta device" if rows.is_meta else f"of shape {tuple(rows.shape)}"
+        raise UsageError(f"place {name!r} gives a tensor {kind}, without values: choose another module")
     return reader, rows
+
+
+def _did_not_run(name: str, place: nn.Module) -> UsageError:
+    if isinstance(place, nn.ModuleList | nn.ModuleDict):
+        kind = type(place).__name__
+        return UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
+    return UsageError(
+        f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
+        "forward calls"
+    )
+
+
+def _no_feature(name: str, output: object, selector: Selector | None) -> UsageError:
+    """What to do where there is no feature in a place's output."""
+    kind, parts = type(output).__name__, named_parts(output)
+    if isinstance(selector, str) and isinstance(output, tuple) and hasattr(output, "_fields"):  # parts have names too
+        parts = dict(zip(output._fields, parts.values(), strict=True))
+    from_the_end = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
+    if parts and not (selector is None or callable(selector) or selector in parts or from_the_end):
+        return unknown_name(f"part of what place {name!r} gives, a {kind}, in `output`", str(selector), map(str, parts))
+    where = "" if selector is None or callable(selector) else f" at output={selector!r}"
+    return UsageError(
+        f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
+        "pick a part of it with output="
+    )
+
+
+def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]) -> UsageError:
+    """What to do where the first of a place's tensors has no gradient, and others have."""
+    choices = " or ".join(f"output={other!r}" for other in others) or "output=, a function that picks one of them"
+    meant = "" if first is None else f", or output={first!r} if the first is meant"
+    return UsageError(
+        f"place {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
+        f"others have: pass {choices}{meant}"
+    )
 
 
 def _refuse_blind(
@@ -441,45 +469,6 @@ def _warn_of_repeated_calls(seen: Mapping[str, PlaceEvidence]) -> None:
         )
 
 
-def _no_feature(name: str, output: object, selector: Selector | None) -> str:
-    """What to do where there is no feature in a place's output."""
-    kind, parts = type(output).__name__, named_parts(output)
-    if isinstance(selector, str) and isinstance(output, tuple) and hasattr(output, "_fields"):  # parts have names too
-        parts = dict(zip(output._fields, parts.values(), strict=True))
-    counted = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
-    if selector is None or callable(selector) or selector in parts or counted:
-        where = "" if selector is None or callable(selector) else f" at output={selector!r}"
-        return (
-            f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
-            "pick a part of it with output="
-        )
-    if not parts:
-        return f"the output of place {name!r} is a {kind}, in which there is no {selector!r}: leave output= out there"
-    word = "position" if 0 in parts else "key"
-    known = ", ".join(map(str, parts))
-    near = near_names(str(selector), map(str, parts)) if word == "key" else []
-    hint = " or ".join(f"output={other!r}" for other in near) if near else "one of them as output="
-    are = f"its {word}s are" if len(parts) > 1 else f"its only {word} is"
-    return f"the output of place {name!r}, a {kind}, has no {word} {selector!r}; {are} {known}: pass {hint}"
-
-
-def _passed_by(name: str, own: int | str | None, others: tuple[int | str, ...]) -> str:
-    """What to do where the first of a place's tensors has no gradient, and others have."""
-    meant = "" if own is None else f", or output={own!r} if this one is meant"
-    first = "" if own is None else f" ({own!r})"
-    if not others:
-        return (
-            f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the "
-            f"model by, as others have: pass output=, a function that picks one of them{meant}"
-        )
-    verb = "has" if len(others) == 1 else "have"
-    return (
-        f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the model "
-        f"by, as {' and '.join(map(repr, others))} {verb}: pass "
-        f"{' or '.join(f'output={other!r}' for other in others)}{meant}"
-    )
-
-
 def refuse_wrapped(model: object) -> None:
     """Refuse what is not the bare model: compiled, data-parallel, sharded, or not yet built."""
     if not isinstance(model, nn.Module):
@@ -513,9 +502,8 @@ def refuse_wrapped(model: object) -> None:
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
-        for kind, values in (("weights", module.parameters(recurse=False)), ("buffers", module.buffers(recurse=False))):
-            if any(value.is_meta for value in values):
-                raise UsageError(f"the model has {kind} on the meta device: load them or initialise them, then attach")
+        if any(value.is_meta for value in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
+            raise UsageError("the model has values on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:
