@@ -35,7 +35,7 @@ MODELS = {
 }
 
 
-ACTIVATIONS = ["last", "random", *(pytest.param(name, marks=pytest.mark.slow) for name in ("all", "cycle"))]
+ACTIVATIONS = ["last", "all"]
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +133,6 @@ def test_model_and_branches_in_one_graph(activation: str) -> None:
         assert all(torch.allclose(logits[name], theirs[name], atol=1e-5) for name in theirs)
     assert_same_gradients(model, eager)
     assert_same_gradients(branches, reference)
-    if activation in ("random", "cycle"):
-        assert int(branches.step) == 4
 
 
 def test_a_whole_compiled_training_step() -> None:

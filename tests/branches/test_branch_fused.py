@@ -250,8 +250,8 @@ def test_a_step_makes_few_calls(widths: tuple[int, ...], x: Tensor, of_loss: int
 @pytest.mark.parametrize(
     "options",
     [{}, {"weights": {"blocks.1": 0.5}}, {"bias": torch.zeros(CLASSES)}, {"objective": "softmax"},
-     {"activation": "cycle", "redundancy": 3, "weights": {"blocks.1": 0.5}}, {"activation": "random", "redundancy": 3}],
-    ids=["sigmoid", "weights", "bias", "softmax", "cycle", "random"],
+     {"activation": "all", "redundancy": 3, "weights": {"blocks.1": 0.5}}],
+    ids=["sigmoid", "weights", "bias", "softmax", "all"],
 )  # fmt: skip
 def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: dict[str, object]) -> None:
     """What a captured CUDA graph needs; there is nothing to read on `meta`."""
@@ -372,7 +372,7 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "cycle", "redundancy": 3}, {"head": "mlp"},
+    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "all", "redundancy": 3}, {"head": "mlp"},
      {"objective": "softmax", "bias": "prior"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tokens", [False, True])

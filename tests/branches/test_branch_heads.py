@@ -22,7 +22,7 @@ def wide(width: int, outputs: int) -> nn.Module:
 HEADS = {"mlp": "mlp", "function": wide}
 
 
-@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+@pytest.mark.parametrize("activation", ["last", "all"])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> None:
     model, x = mlp(), rows()

@@ -19,7 +19,7 @@ from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import DryRun, blind_places, dry_run, masked_places
-from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
+from asymtrain.branches._heads import HeadKind, HeadName, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
@@ -88,7 +88,6 @@ def attach(
     labels: Tensor | None = None,
     branch_reduction: BranchReduction = "sum",
     class_reduction: ClassReduction = "mean",
-    initialization: Initialization = "independent",
     name: str = "branches",
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -107,8 +106,7 @@ def attach(
             on it finds the widths.
         classes: the number of logits of a branch.
         redundancy: the number of branches at each place.
-        activation: which branch gives a loss: the `last`, `all`, one at `random` or in `cycle`, a new one in each
-            forward with gradients.
+        activation: which branch gives a loss: the `last`, or `all`.
         preset: a name of `PRESETS`, for the options that are not given.
         outputs: another word for `classes`, where a branch predicts quantities.
         objective: what a branch learns by: `sigmoid` (the paper's, and the default for classes), `softmax` (or
@@ -137,9 +135,8 @@ def attach(
         labels: of the training set, for `bias="prior"`: class indices, or as floats a row for each sample (N, C).
         branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
         class_reduction: mean or sum over classes, in objectives whose classes do not compete.
-        initialization: of linear weights, `independent` of the redundancy, or in `sequence` from one generator.
         name: of this set. A place can have several sets under different names.
-        seed: of the initial weights and of the random choice. torch's global random state is not used.
+        seed: of the initial weights. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
         allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
         ignore_index: the class index that counts for nothing in losses and accuracies, where they are given none.
@@ -152,7 +149,7 @@ def attach(
     initial_bias = _initial_bias(bias, labels, number, learned, ignore_index, quantities=quantities)
     _check_names(
         activation=(activation, Activation), branch_reduction=(branch_reduction, BranchReduction),
-        initialization=(initialization, Initialization), class_reduction=(class_reduction, ClassReduction),
+        class_reduction=(class_reduction, ClassReduction),
         **({} if resize is None else {"resize": (resize, Resize)}),
     )  # fmt: skip
     _check_values(dtype, ignore_index, shift, mask, detach=detach, allow_skipped=allow_skipped)
@@ -181,7 +178,7 @@ def attach(
     if shift and not tokens:
         raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
     heads = make_heads(
-        kinds, features, readers, number, redundancy, activation, initialization, initial_bias, seed, dtype,
+        kinds, features, readers, number, redundancy, activation, initial_bias, seed, dtype,
         own={id(parameter) for parameter in model.parameters()},
         tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
     )  # fmt: skip
@@ -194,8 +191,6 @@ def attach(
     branches = Branches(
         heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
     )
-    if branches.step is not None:
-        branches.step = branches.step.to(next(iter(features.values())).device)
     branches.connect(model)
     return branches
 
@@ -401,7 +396,7 @@ def _no_feature(name: str, output: object, selector: Selector | None) -> UsageEr
         parts = dict(zip(output._fields, parts.values(), strict=True))
     from_the_end = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
     if parts and not (selector is None or callable(selector) or selector in parts or from_the_end):
-        return unknown_name(f"part of what place {name!r} gives, a {kind}, in `output`", str(selector), map(str, parts))
+        return unknown_name(f"output= of place {name!r}, a {kind},", str(selector), map(str, parts))
     where = "" if selector is None or callable(selector) else f" at output={selector!r}"
     return UsageError(
         f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
@@ -431,8 +426,8 @@ def _refuse_blind(
     blind = blind_places(run, seen, sample, axes)
     if blind:
         raise UsageError(
-            f"the first token of place {blind[0]!r}, which pool='class_token' reads, has seen no other token, as in a "
-            "causal model: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
+            f"the first token of place {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
+            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
         )
 
 

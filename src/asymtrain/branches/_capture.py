@@ -56,7 +56,6 @@ class Forward:
         self.with_grad = False
         self.traced = False  # by torch.jit.trace
         self.compiled = False
-        self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave, with gradients
         self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
         self.taken = False  # whether WithBranches has handed its logits out
@@ -286,7 +285,6 @@ class OpenHook(_Hook):
         forward.with_grad = torch.is_grad_enabled()
         forward.compiled = compiling
         forward.traced = not compiling and torch._C._get_tracing_state() is not None
-        forward.counted = False
         forward.asked = False
         if self.mask is not None:
             args, kwargs = call

@@ -45,8 +45,6 @@ class Branches(nn.Module):
     `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the places' names.
     """
 
-    step: Tensor | None
-
     def __init__(
         self,
         heads: Mapping[str, Head],
@@ -83,14 +81,11 @@ class Branches(nn.Module):
             )
         )
         self._positions = {name: reader.positions for name, reader in readers.items()}
-        # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
-        counting = self.activation in ("random", "cycle")
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if counting else None)
         self._built = True
 
     @property
     def activation(self) -> Activation:
-        """Which branch is live: last, all, random or cycle."""
+        """Which branch is live: last or all."""
         return self.settings.activation
 
     def head(self, place: str) -> Head:
@@ -133,13 +128,11 @@ class Branches(nn.Module):
         products: list[Product] = []
         for names in groups.values():
             parts = [features[name] for name in names]
-            # The count is moved on before logits are made; forward number 0 is the first.
-            step = None if self.step is None else (self.step.to(parts[0].device) - 1).clamp(min=0)
             if len(names) == 1:
-                logits[names[0]] = self.head(names[0])(parts[0], step)
+                logits[names[0]] = self.head(names[0])(parts[0])
             else:
                 heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
-                whole = batched_logits(heads, parts, step)
+                whole = batched_logits(heads, parts)
                 products.append(Product(tuple(names), whole, whole.unbind()))
                 logits.update(zip(names, products[-1].parts, strict=True))
         if self._capture is not None:
@@ -475,11 +468,7 @@ class Branches(nn.Module):
         return self._capture
 
     def _make_logits(self, capture: Capture) -> dict[str, Tensor]:
-        features = capture.features(self.settings.allow_skipped)
-        if self.step is not None and capture.forward.with_grad and not capture.forward.counted:
-            self.step.add_(1)
-            capture.forward.counted = True
-        return self(features)
+        return self(capture.features(self.settings.allow_skipped))
 
     def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
         if logits is None:
@@ -616,7 +605,7 @@ class WithBranches(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
-            self.branches.connect(state.get("_on", [self.model])[0])
+            self.branches.connect(self._on[0])
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -292,29 +292,30 @@ def masked_places(
 
 
 def blind_places(run: DryRun, seen: Mapping[str, PlaceEvidence], sample: object, axes: Mapping[str, int]) -> list[str]:
-    """The places whose first position stays the same where all others of the sample change, as in causal models.
+    """The places whose first position sees no other, while the last sees the first: those of causal models.
 
     `axes` are those of their positions.
     """
+    if not axes:
+        return []
 
-    def overwrite(tensor: Tensor) -> Tensor:
-        is_sequence = tensor.ndim in (2, 3) and tensor.size(1) > 1
-        return torch.cat([tensor[:, :1]] * tensor.size(1), 1) if is_sequence else tensor
+    def overwrite(where: slice, by: int, tensor: Tensor) -> Tensor:
+        if tensor.ndim not in (2, 3) or tensor.size(1) < 3:
+            return tensor
+        other = tensor.clone()
+        other[:, where] = tensor[:, by : by + 1]
+        return other
+
+    def stays(name: str, position: int, changed: Observation | None) -> bool | None:
+        one, other = seen[name].feature, None if changed is None else changed.feature(name)
+        if one is None or other is None or one.shape != other.shape or torch.equal(one, other):
+            return None
+        return torch.equal(one.select(axes[name], position), other.select(axes[name], position))
 
     with preserve_state(run.model), preserve_attributes(run.model):
-        changed = run.vary(sample, overwrite, 0, 0) if axes else None
-    if changed is None:
-        return []
-    features = {name: (seen[name].feature, changed.feature(name)) for name in axes}
-    return [
-        name
-        for name, (one, other) in features.items()
-        if one is not None
-        and other is not None
-        and one.shape == other.shape
-        and not torch.equal(one, other)
-        and torch.equal(one.select(axes[name], 0), other.select(axes[name], 0))
-    ]
+        later = run.vary(sample, partial(overwrite, slice(1, None), 0), 0, 0)
+        first = run.vary(sample, partial(overwrite, slice(0, 1), 1), 0, 0)
+    return [name for name in axes if stays(name, 0, later) is True and stays(name, -1, first) is False]
 
 
 def _has_many(output: object) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows, without_masked
 
-Activation = Literal["last", "all", "random", "cycle"]
+Activation = Literal["last", "all"]
 BranchReduction = Literal["sum", "mean"]
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Resize = Literal["targets", "logits"]

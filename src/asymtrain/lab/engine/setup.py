@@ -157,7 +157,7 @@ def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"
     """
     count, classes = max(1, spec.redundancy), network.classes
     if head == "linear":
-        drawn = draw_branches(spec.seed, network.widths, classes, count, "independent")
+        drawn = draw_branches(spec.seed, network.widths, classes, count)
         weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
     else:
         weights = {}
