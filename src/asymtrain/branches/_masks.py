@@ -2,7 +2,7 @@
 
 A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each place gets that of
 its own side, and never the other's. So it is with a model of text and images: the usual argument is the mask of those
-places alone that an experiment shows to have its positions (`_dry_run.masked_places`).
+places alone that have its positions (`_dry_run.masked_places`).
 """
 
 import inspect

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import objectives, streams
-from asymtrain.branches import draw_branches
-from asymtrain.branches._heads import module_heads
+from asymtrain.branches import draw_branches, module_heads
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import beta_quantiles

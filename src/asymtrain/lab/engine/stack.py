@@ -31,8 +31,7 @@ from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.engine.tracing import Recorded, record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import calibration_error
-from asymtrain.models import Parameters
-from asymtrain.models._kernels import load_kernels
+from asymtrain.models import Parameters, load_kernels
 
 EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
 _NUMBERS = 3 * 32 * 32  # of such an image
