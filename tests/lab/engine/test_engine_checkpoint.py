@@ -65,7 +65,6 @@ STRONG = {
 RECIPES = {
     "simple": {"augmentation": "flip_shift", "schedule": "cosine"},
     "strong": STRONG,
-    "strong, by sgd": {**STRONG, "optimizer": "sgd"},
 }
 
 

@@ -6,7 +6,7 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own optimisers. What is
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
 measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
 in float64, without closed forms.
 """
@@ -157,8 +157,7 @@ class _Loop:
     def is_finite(self) -> bool:
         """Weights and moments: all that the next step starts from."""
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
-        kept = [value for state in self.optimizer.state.values() for value in state.values()]
-        moments = [value for value in kept if value is not None]  # SGD without momentum keeps none
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
         buffers = [value for name, value in self.model.named_buffers() if name in self.finite_buffers]
         return all(bool(value.isfinite().all()) for value in (*weights, *moments, *buffers))
 
@@ -327,8 +326,6 @@ def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> to
     others = [value for name, value in named.items() if not decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum, nesterov=spec.momentum > 0)
     return torch.optim.AdamW(groups, lr=spec.learning_rate)
 
 

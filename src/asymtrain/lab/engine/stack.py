@@ -23,7 +23,7 @@ from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, decays
+from asymtrain.lab.engine.optimizer import Moments, decays
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of, parameter_count, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
@@ -72,7 +72,7 @@ class Stack:
         }
         # Others are infinite by intent: the mask of an attention.
         self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
-        self.moments = Moments.zeros(self.weights, specs[0].optimizer)
+        self.moments = Moments.zeros(self.weights)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
         self.dtype = torch.bfloat16 if half else torch.float32
@@ -81,7 +81,6 @@ class Stack:
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
         self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
-        self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
         # What is evaluated where runs average their weights; that of a run which does not is its weights.
@@ -202,7 +201,7 @@ class Stack:
         if self.clip is not None:
             gradient = self.programs.clip(gradient, self.clip)
         rate = self.rates.index_select(1, (self.data.step - 1)[None])  # the counter has moved on
-        self.programs.optimizer.update(self.weights, gradient, self.moments, rate, self.decay, *self.momentum)
+        self.programs.update(self.weights, gradient, self.moments, rate, self.decay)
         if self.average is not None:
             self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
@@ -312,7 +311,6 @@ class Stack:
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal),
-            optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
         return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)
 
