@@ -141,6 +141,25 @@ def test_a_damaged_export_is_refused_whole(store: Store, empty: Store, tmp_path:
     assert empty.records() == []
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("table", ["runs", "epochs", "measurements"])
+def test_a_whole_table_of_another_export_is_refused(
+    store: Store, empty: Store, tmp_path: Path, table: str, form
+) -> None:
+    """It can be read, and its rows fit the others: only its checksum tells."""
+    with Store(tmp_path / "other.sqlite") as other:
+        import_store(other, export_store(store, tmp_path / "same"))
+        other.add(example_run(SPECS[1], salt="third"), again=True)
+        other.add_measurement(SPECS[0].id, "norm", {0: 1.5})
+        export_store(other, tmp_path / "other", format=form)
+    folder, name = export_store(store, tmp_path / "export", format=form), f"{table}.{form}"
+    assert (folder / name).read_bytes() != (tmp_path / "other" / name).read_bytes()
+    (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with pytest.raises(StoreError, match="not as it was exported"):
+        import_store(empty, folder)
+    assert empty.records() == []
+
+
 def forge(folder: Path, name: str, content: bytes) -> None:
     """Change a table and its hash: the content itself must be found wrong."""
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -186,7 +205,6 @@ WRONG = {
         (b",0.25,", b",-Infinity,", r"row 4 of measurements: .*finite"),
         (b",0.25,", b",1e999,", r"row 4 of measurements: .*finite"),
         (b",0.25,", b"," + b"[" * 100_000 + b",", r"row 4 of measurements: .*nested too deeply"),
-        (b",0.25,", b"," + b"[" * 101 + b"]" * 101 + b",", r"row 4 of measurements: .*nested more than 100"),
         (b",0,0.25", b",99999999999999999999,0.25", r"row 4 of measurements: .*64 bits"),
     ],
 }
@@ -249,12 +267,10 @@ def test_a_manifest_that_is_nested_too_deeply_is_refused(store: Store, empty: St
 
 def test_a_value_that_is_nested_too_deeply_is_not_stored(store: Store) -> None:
     value: list = []
-    for _ in range(5000):
+    for _ in range(200_000):
         value = [value]
-    for deep in (value, [[]] * 500 + [json.loads("[" * 101 + "]" * 101)]):
-        with pytest.raises(ValueError, match="nested more than 100"):
-            store.add_measurement(SPECS[0].id, "deep", {0: deep})
-    store.add_measurement(SPECS[0].id, "wide", {0: [[1.5], {"a]": "["}] * 500})
+    with pytest.raises(ValueError, match="nested"):
+        store.add_measurement(SPECS[0].id, "deep", {0: value})
 
 
 def test_foreign_folders_and_other_versions_are_refused(store: Store, empty: Store, tmp_path: Path) -> None:

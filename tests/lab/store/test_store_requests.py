@@ -8,7 +8,7 @@ import pytest
 from store_examples import example_run, example_spec
 
 from asymtrain.lab.runs import RunSpec, pairs
-from asymtrain.lab.store import Group, Store, requests
+from asymtrain.lab.store import Counts, Store, requests
 
 SPECS = sorted((example_spec(seed) for seed in range(4)), key=lambda spec: spec.seed)
 
@@ -147,7 +147,7 @@ def test_the_summary_counts(store: Store) -> None:
     store.fail(specs[-1:], "needs 3 channels")
     summary = store.summary()
     cnn, asymmetric, plain = summary.groups
-    assert cnn == Group("cifar100", "cnn", "asymmetric", failed=1)
+    assert cnn == Counts("cifar100", "cnn", "asymmetric", failed=1)
     assert (asymmetric.arch, asymmetric.variant, asymmetric.diverged, asymmetric.pending) == ("mlp", "asymmetric", 1, 2)
     assert (plain.finished, plain.pending, plain.epochs) == (2, 1, 4)
     assert plain.seconds == pytest.approx(sum(run.seconds for run in store.runs(variant="plain")))

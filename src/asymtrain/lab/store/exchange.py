@@ -37,7 +37,7 @@ _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 th
 
 
 @dataclass(frozen=True)
-class Table:
+class ExportTable:
     """A file's name and its columns: str, int or float. Numbers may be missing (None), and the texts in `optional`."""
 
     name: str
@@ -60,10 +60,10 @@ _RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {
 _EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
-    Table("specs", _SPEC),
-    Table("runs", _RUN, ("answers", "model_fingerprint", "data_fingerprint")),
-    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH),
-    Table("measurements", _VALUE),
+    ExportTable("specs", _SPEC),
+    ExportTable("runs", _RUN, ("answers", "model_fingerprint", "data_fingerprint")),
+    ExportTable("epochs", {"spec_id": str, "attempt": int} | _EPOCH),
+    ExportTable("measurements", _VALUE),
 )
 
 T = TypeVar("T")
@@ -306,7 +306,7 @@ def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, li
     return groups
 
 
-def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _encode_csv(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
     writer.writerow(table.columns)
@@ -314,7 +314,7 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _decode_csv(table: Table, content: bytes) -> Rows:
+def _decode_csv(table: ExportTable, content: bytes) -> Rows:
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
@@ -331,7 +331,7 @@ def _decode_csv(table: Table, content: bytes) -> Rows:
     ]
 
 
-def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _encode_parquet(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> bytes:
     pa, pq = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
     schema = _parquet_schema(table)
@@ -349,7 +349,7 @@ def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _decode_parquet(table: Table, content: bytes) -> Rows:
+def _decode_parquet(table: ExportTable, content: bytes) -> Rows:
     from asymtrain.lab.data.parquet import read_within_bound
 
     pa, pq = _pyarrow()
@@ -362,7 +362,7 @@ def _decode_parquet(table: Table, content: bytes) -> Rows:
     return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
 
 
-def _parquet_schema(table: Table) -> Any:
+def _parquet_schema(table: ExportTable) -> Any:
     pa, _ = _pyarrow()
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     columns = table.columns.items()

@@ -39,8 +39,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
+class Counts:
+    """How many are the runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
 
     dataset: str
     arch: str
@@ -55,18 +55,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Summary:
+class StoreSummary:
     """Counts over the latest attempts. `devices` is (name, runs); `last_write` is UTC in ISO format."""
 
     path: Path
-    groups: tuple[Group, ...]
+    groups: tuple[Counts, ...]
     failures: tuple[Failure, ...]
     devices: tuple[tuple[str, int], ...]
     last_write: str | None
     damaged: tuple[Damage, ...] = ()  # not counted
 
     @property
-    def total(self) -> Group:
+    def total(self) -> Counts:
         return _sum(self.groups, "all", "all", "all")
 
 
@@ -202,19 +202,19 @@ def readable_claims(connection: sqlite3.Connection) -> tuple[dict[str, str], lis
         return {}, [Damage("file", "a claim cannot be read: what is being trained is not known")]
 
 
-def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
+def summarise(connection: sqlite3.Connection, path: Path) -> StoreSummary:
     intact, damaged = {}, checksums.check_numbers(connection)
     for content in ("run", "measurement", "request", "failure"):
         intact[content], found = checksums.select_intact(connection, content)
         damaged += found
-    groups: dict[tuple[str, str, str], list[Group]] = {}
+    groups: dict[tuple[str, str, str], list[Counts]] = {}
     devices: Counter[str] = Counter()
     latest, _ = checksums.keep_latest(intact["run"], damaged)
     for (row,) in latest.values():
         run = dict(zip(RUN_COLUMNS, row[-len(RUN_COLUMNS) :], strict=True))
         devices[run["device"]] += 1
         outcome, kind = run["outcome"], (row[1], row[2], row[3])
-        counts = Group(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
+        counts = Counts(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
         groups.setdefault(kind, []).append(dataclasses.replace(counts, seconds=run["seconds"]))
     held, damaged_claims = readable_claims(connection)
     damaged += damaged_claims
@@ -222,14 +222,14 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None
         kind = (spec.dataset, spec.arch, spec.variant)
-        counts = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
+        counts = Counts(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
         groups.setdefault(kind, []).append(counts)
     place = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
     created = {"run": place, "measurement": -1, "request": -1, "failure": -1}  # place of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
     ]
-    return Summary(
+    return StoreSummary(
         path,
         tuple(_sum(members, *kind) for kind, members in sorted(groups.items())),
         tuple(failures_of(requests)),
@@ -239,6 +239,6 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     )
 
 
-def _sum(groups: Sequence[Group], dataset: str, arch: str, variant: str) -> Group:
-    counts = {field.name: sum(getattr(group, field.name) for group in groups) for field in fields(Group)[3:-1]}
-    return Group(dataset, arch, variant, **counts, seconds=math.fsum(group.seconds for group in groups))
+def _sum(groups: Sequence[Counts], dataset: str, arch: str, variant: str) -> Counts:
+    counts = {field.name: sum(getattr(group, field.name) for group in groups) for field in fields(Counts)[3:-1]}
+    return Counts(dataset, arch, variant, **counts, seconds=math.fsum(group.seconds for group in groups))
