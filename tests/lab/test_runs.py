@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from asymtrain import UsageError, models
-from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec, epochs_of_equal_steps, grid, pairs
+from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec, grid, pairs
 from run_values import fields
 
 
@@ -155,13 +155,6 @@ def test_pairs_are_plain_and_asymmetric_of_each_seed():
         assert asymmetric == dataclasses.replace(base, seed=plain.seed)
     with pytest.raises(UsageError, match="pairs need redundancy 1 or more"):
         pairs(base.plain(), [42])
-
-
-@pytest.mark.parametrize(
-    ("epochs", "full", "subset", "expected"), [(10, 4000, 400, 100), (3, 100, 100, 3), (1, 10, 90, 1)]
-)
-def test_epochs_of_equal_steps(epochs, full, subset, expected):
-    assert epochs_of_equal_steps(epochs, full, subset) == expected
 
 
 def epoch(number, validation=None, test=None, cosine=None):

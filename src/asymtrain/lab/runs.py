@@ -237,11 +237,6 @@ def pairs(base: RunSpec, seeds: Iterable[int]) -> list[RunSpec]:
     return [spec for run in grid(base, seed=seeds) for spec in (run.plain(), run)]
 
 
-def epochs_of_equal_steps(epochs: int, full_size: int, subset_size: int) -> int:
-    """How many epochs on a subset take as many steps as `epochs` on the full set."""
-    return max(1, round(epochs * full_size / subset_size))
-
-
 def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
     """Give equal settings one form, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
     name, value = field.name, getattr(spec, field.name)

@@ -110,8 +110,8 @@ class _Loop:
             self.branches = _attach(spec, self.model, self.network, sample, prior)
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
-        self.shared = reached_by_branches(self.network, sample)
-        self.reached = set(reached_by_branches(self.network, sample, spec.places))
+        self.shared = setup.reached_by_branches(self.network, sample)
+        self.reached = set(setup.reached_by_branches(self.network, sample, spec.places))
         if isinstance(self.network, ModuleNetwork):
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
@@ -284,17 +284,6 @@ class _Loop:
 def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[object]:
     """bfloat16 where the spec asks for it; weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
-
-
-def reached_by_branches(network: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
-    """Names of the parameters that the auxiliary loss has a gradient for."""
-    chosen = setup.chosen_places(len(network.points), places)
-    if isinstance(network, ModuleNetwork):
-        return network.reached_from(chosen)
-    named = dict(network.named_parameters())
-    features = network.features(sample)[1]
-    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
-    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 
 def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:

@@ -86,8 +86,9 @@ class Stack:
         # What is evaluated where runs average their weights; that of a run which does not is its weights.
         self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
-        self.shared = self._reached_names(image_shape)
-        self.reached = self._reached_masks(image_shape)
+        tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
+        self.shared = setup.reached_by_branches(self.network, tiny)
+        self.reached = self._reached_masks(tiny)
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
@@ -378,24 +379,12 @@ class Stack:
         masks = {names: self.parameters.mask(names).to(self.device) for names in set(decayed)}
         return strength * torch.cat([masks[names] for names in (decayed if len(masks) > 1 else decayed[:1])])
 
-    def _reached_names(self, image_shape: tuple[int, ...], places: str = "all") -> list[str]:
-        """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
-        chosen = setup.chosen_places(len(self.network.points), places)
-        if isinstance(self.network, ModuleNetwork):
-            return self.network.reached if places == "all" else self.network.reached_from(chosen)
-        views = self.parameters.views(self.weights[:1].cpu())
-        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))
-        sums = [features[k].sum() for k in chosen]
-        reached = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
-        return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
-
-    def _reached_masks(self, image_shape: tuple[int, ...]) -> Tensor | None:
+    def _reached_masks(self, sample: Tensor) -> Tensor | None:
         """Where the auxiliary loss of each run reaches, (R, P); None where all runs have branches at all points."""
         if all(spec.places == "all" for spec in self.specs):
             return None
         masks = {
-            places: self.parameters.mask(self._reached_names(image_shape, places)).bool()
+            places: self.parameters.mask(setup.reached_by_branches(self.network, sample, places)).bool()
             for places in {spec.places for spec in self.specs}
         }
         return torch.cat([masks[spec.places] for spec in self.specs]).to(self.device)

@@ -6,7 +6,6 @@ opens the next, so that a retry is pending and the old reason stays on record.
 A claim says who is training what, so that two processes that share a store do not train the same spec. It ends with
 the run, with the failure, with the process, or with its time. On the same machine the process is looked up, so that
 nothing waits after a `kill -9`; a claim from another machine is believed until it ends, so whoever trains renews it.
-Its time is that of the disk which the store is on: clocks of machines differ.
 """
 
 import dataclasses
@@ -14,13 +13,11 @@ import math
 import os
 import socket
 import sqlite3
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, partial
 from pathlib import Path
+from time import time as clock
 
 from asymtrain.lab.machine import is_running
 from asymtrain.lab.runs import RunSpec
@@ -141,7 +138,7 @@ def this_process() -> str:
 
 def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
     """Take the specs that no other live process holds; returns those that are now this process's."""
-    held, owner, until = held_claims(connection), this_process(), clock(connection) + seconds
+    held, owner, until = held_claims(connection), this_process(), clock() + seconds
     free = {spec_id for spec_id in ids if held.get(spec_id, owner) == owner}
     rows = [(spec_id, owner, until) for spec_id in free]
     connection.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", rows)
@@ -150,7 +147,7 @@ def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) ->
 
 def renew(connection: sqlite3.Connection, seconds: float) -> None:
     """Give this process's claims so many seconds from now; those that others have taken since are theirs."""
-    until = clock(connection) + seconds
+    until = clock() + seconds
     connection.execute("UPDATE claims SET until = ? WHERE owner = ?", (until, this_process()))
 
 
@@ -161,26 +158,14 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
     """Spec id to owner, for claims that still count."""
     rows = connection.execute("SELECT spec_id, owner, until FROM claims").fetchall()
-    now = cache(partial(clock, connection))  # looked at only where a claim of another machine is
-    counts = {(owner, until): _counts(owner, until, now) for _, owner, until in rows}
+    counts = {(owner, until): _counts(owner, until) for _, owner, until in rows}
     return {spec_id: owner for spec_id, owner, until in rows if counts[owner, until]}
 
 
-def clock(connection: sqlite3.Connection) -> float:
-    """Seconds by the clock that stamps files beside the store: of its server, where it is on a network disk."""
-    (path,) = connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()
-    try:
-        with tempfile.TemporaryFile(dir=Path(path).parent) as file:
-            os.utime(file.fileno())
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:  # it cannot be written there, or the disk is full
-        return time.time()
-
-
-def _counts(owner: str, until: float, now: Callable[[], float]) -> bool:
+def _counts(owner: str, until: float) -> bool:
     machine, process, start = owner.rsplit("/", 2)
     if machine != socket.gethostname() or os.name != "posix":
-        return now() < until
+        return clock() < until
     return is_running(int(process)) and _start_of(int(process)) == start
 
 
