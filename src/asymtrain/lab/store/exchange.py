@@ -258,13 +258,6 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
             text = " ".join(str(error).split())  # pyarrow speaks in several lines
             raise StoreError(f"{path} is not a table of an asymtrain export: {text}") from error
-        for (name, kind), column in zip(
-            table.columns.items(), zip(*rows, strict=True), strict=False
-        ):  # no rows, no columns
-            # Without a step of Python for each number: there are millions.
-            if kind is float and not all(map(math.isfinite, filter(None, column))):
-                number, value = next((n, v) for n, v in enumerate(column, 1) if v is not None and not math.isfinite(v))
-                raise StoreError(f"{path}, row {number}: {name} is {value}, nothing was imported: export again")
         tables[table.name] = rows
     return tables
 
@@ -276,6 +269,9 @@ def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Row
     history = tuple(Epoch(*epoch[2:]) for epoch in epochs)
     record = records.make_record(specs[row[0]], history, row)
     records.check_whole(record.run)
+    for name, value in zip(checksums.RUN_COLUMNS, row, strict=True):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} of {row[0]} is {value}, not a finite number")
     return record
 
 
