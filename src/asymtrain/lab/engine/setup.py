@@ -230,6 +230,17 @@ def chosen_places(count: int, places: str) -> range:
     return range(count // 2 if places == "later" else 0, count)
 
 
+def reached_by_branches(network: Network, sample: Tensor, places: str = "all") -> list[str]:
+    """Names of the parameters that the auxiliary loss has a gradient for."""
+    chosen = chosen_places(len(network.points), places)
+    if isinstance(network, ModuleNetwork):
+        return network.reached_from(chosen)
+    named = dict(network.named_parameters())
+    features = network.features(sample)[1]
+    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
+
+
 def place_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
     """1 for each place (K of them) at which a run has branches, and 0 elsewhere, (R, K); None where all are 1."""
     if all(spec.places == "all" for spec in specs):
