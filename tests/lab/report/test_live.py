@@ -1,7 +1,6 @@
 """Figures as values for the script of a page, and what of the plotting library a page carries."""
 
 import json
-import math
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ from test_drawing import PANELS, X, figure, images
 
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
-from asymtrain.lab.report.live import LETTERS, by_steps, embed, library, live_values, packed_script
+from asymtrain.lab.report.live import by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from live_pages import unpacked
@@ -28,7 +27,7 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
     (shown,) = panel["lines"]
     assert shown["y"] == [0.1234567, None, 0, 4e-7]
     assert shown["low"] == [0.1, None, -1, 0]
-    assert shown["x"] == {"first": 1, "count": 4}
+    assert shown["x"] == [1, 2, 3, 4]
     assert (shown["seeds"], shown["names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
     assert shown["paint"] == "var(--plain, #0072b2)"  # as in the SVG
     assert "onDemand" not in shown
@@ -109,52 +108,6 @@ def test_no_word_ends_the_script_that_it_stands_in():
     text = packed_script({"title": "</script><b>"}, 'id="x"')
     assert text.count("<") == 2
     assert json.loads(unpacked(re.search(r">(.*)</script>", text)[1])) == {"title": "</script><b>"}
-
-
-def unfolded(value):
-    """As the page's script does it."""
-    if not isinstance(value, dict):
-        return value
-    at, numbers = 0, []
-    for letters in re.findall(r"\.|[g-z0-9+/]*[A-Za-f]", value["steps"]):
-        if letters != ".":
-            size = sum(LETTERS.index(letter) % 32 * 32**place for place, letter in enumerate(letters))
-            at += size // 2 * (-1 if size % 2 else 1)
-        number = math.exp(at / value["per"]) if value.get("log") else at / value["per"]
-        numbers.append(None if letters == "." else number)
-    return numbers
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_many_numbers_come_as_steps_and_stay_as_exact_as_they_are_shown(log):
-    random = np.random.default_rng(0)
-    y = [float(value) for value in np.cumsum(random.normal(size=100)) ** 2 / 50 + 0.01]
-    seed = [value * float(random.uniform(0.9, 1.1)) for value in y]
-    half = random.uniform(0, 0.1, 100)
-    y[7] = seed[9] = None
-    low, high = (
-        [None if value is None else value + sign * h for value, h in zip(y, half, strict=True)] for sign in (-1, 1)
-    )
-    x = tuple(map(float, range(1, 101)))
-    line = Line("Plain", "plain", x, tuple(y), tuple(low), tuple(high), seeds=(tuple(seed),))
-    whole = Line("", "plain", x, tuple(seed[:9] + seed[10:] + [1.0]), tuple([0.0] * 100), tuple([2.0] * 100))
-    around = Line("", "plain", x, tuple(half), tuple(half - 0.1), tuple(half + 0.1))
-    figure = Figure("f", "", [Lines("", "epoch", "loss", (line, whole, around), log=log)])
-    shown, apart, middle = live_values(figure)["panels"][0]["lines"]
-    top = max(value for value in y if value)
-    for given, kept, exact in (("y", y, 1e-3 * top), ("low", low, 1e-3 * top), ("high", high, 1e-3 * top)):
-        for a, b in zip(unfolded(shown[given]), kept, strict=True):
-            assert (a is None) == (b is None)
-            assert a is None or abs(a - b) <= (max(1e-2 * abs(b), 1e-6) if log else exact), given
-    axis = [value for values in (y, seed, whole.y, around.y) for value in values if value is not None]
-    seen = (math.log(max(axis) / min(axis)) if log else max(axis) - min(axis)) / 250  # a pixel
-    for a, b in zip(unfolded(shown["seeds"][0]), seed, strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or abs(math.log(a / b) if log else a - b) <= 0.55 * seen
-    assert "half" not in shown  # a place has no mean to lie around
-    assert "half" not in apart
-    np.testing.assert_allclose(unfolded(middle["half"]), 0.1, rtol=1e-3)
-    assert len(json.dumps(shown)) < 0.4 * len(json.dumps([y, low, high, seed]))
 
 
 @every_kind

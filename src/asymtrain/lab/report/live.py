@@ -9,7 +9,6 @@ import base64
 import gzip
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -38,10 +37,6 @@ from asymtrain.lab.report.table import Column
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
 EXACT = 7  # of a value that a table has too: rounded once, under the pointer, it has the digits of the table
-FEW = 8  # numbers of a list that is left as it is
-SEEN = 250  # parts of an axis that can be told apart: its pixels
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-GAP = "."
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
@@ -134,7 +129,6 @@ def live_values(figure: Figure) -> dict[str, Any]:
 
 def _lines(panel: Lines) -> dict[str, Any]:
     values = [value for line in panel.lines for value in line.y if value is not None]
-    log = panel.log and bool(values) and min(values) > 0
     return _present(
         {
             "title": panel.title,
@@ -142,14 +136,14 @@ def _lines(panel: Lines) -> dict[str, Any]:
             "yLabel": panel.y_label,
             "marks": _rounded(panel.marks),
             "zero": panel.zero,
-            "log": log,
+            "log": panel.log and bool(values) and min(values) > 0,
             "fromZero": panel.from_zero,
             "ticks": _rounded(panel.ticks),
             "tickLabels": panel.tick_labels,
             "ring": panel.ring and _rounded(panel.ring),
             "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
             "written": _writing(panel.written),
-            "lines": [_line(line, panel.log, _part(panel, log)) for line in panel.lines],
+            "lines": [_line(line) for line in panel.lines],
         }
     )
 
@@ -162,17 +156,11 @@ def _writing(column: Column) -> dict[str, Any]:
     return _present({**writing, "unit": column.ending, "times": column.factor if column.factor != 1 else None})
 
 
-def _part(panel: Lines, log: bool) -> float:
-    """The part of the y axis, or of its logarithm, that can be told from the next; 0 where nothing varies."""
-    values = [value for line in panel.lines for y in (line.y, *line.seeds) for value in y if value is not None]
-    known = [math.log(value) if log else value for value in values if np.isfinite(value) and (not log or value > 0)]
-    return (max(known) - min(known)) / SEEN if known else 0.0
-
-
-def _line(line: Line, log: bool, part: float) -> dict[str, Any]:
+def _line(line: Line) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
+    has_intervals = any(end is not None for end in line.low)
     present = _present(
         {
             "label": line.label,
@@ -185,27 +173,15 @@ def _line(line: Line, log: bool, part: float) -> dict[str, Any]:
             "alone": not line.joined or line.hollow,  # points without a line between them
             "marked": line.marker,
             "thin": line.thin,
-            **_band(line, log),
-            "seeds": [_seen(seed, log, part) for seed in line.seeds],
+            "low": _rounded(line.low, EXACT) if has_intervals else None,
+            "high": _rounded(line.high, EXACT) if has_intervals else None,
+            "seeds": [_rounded(seed) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
     )
     # Also of a line without points, as that of a run whose first epoch is not over.
-    return {**present, "x": _run(line.x), "y": _steps(line.y, log)}
-
-
-def _band(line: Line, log: bool) -> dict[str, Any]:
-    """The intervals: their ends, or half their width where all of many lie around the mean."""
-    if all(end is None for end in line.low):
-        return {}
-    places = zip(line.y, line.low, line.high, strict=True)
-    known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
-    around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
-    if len(known) == len(line.y) > FEW and around:
-        half, per = tuple((high - low) / 2 for _, low, high in known), _per(line.y, log)  # as exactly as the means
-        return {"half": _rounded(half) if per is None else _stepwise(half, per)}
-    return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
+    return {**present, "x": _rounded(line.x), "y": _rounded(line.y, EXACT)}
 
 
 def _bars(panel: Bars) -> dict[str, Any]:
@@ -255,7 +231,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_steps(row, digits=DIGITS - 1) for row in panel.values],  # more than there are colours
+                "values": [_rounded(row) for row in panel.values],
             }
         )
         for panel in panels
@@ -292,68 +268,6 @@ def _paint(colour: Colour) -> str:
 def _colours(name: str, count: int) -> list[str]:
     shades = matplotlib.colormaps[name](np.linspace(0, 1, count))
     return [matplotlib.colors.to_hex(shade) for shade in shades]
-
-
-def _run(x: Sequence[float]) -> Any:
-    """Whole numbers one after the other as [first, how many], such as epochs."""
-    if len(x) > 3 and all(value == x[0] + i for i, value in enumerate(x)) and float(x[0]).is_integer():
-        return {"first": int(x[0]), "count": len(x)}
-    return _rounded(x)
-
-
-def _steps(values: Numbers, log: bool = False, digits: int = DIGITS) -> Any:
-    """Many numbers as whole steps from each to the next, which take a quarter of the bytes once they are packed.
-
-    A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
-    """
-    per = _per(values, log, digits)
-    return _rounded(values, EXACT if len(values) <= FEW else digits) if per is None else _stepwise(values, per)
-
-
-def _per(values: Numbers, log: bool, digits: int = DIGITS) -> float | None:
-    """How many steps make 1; None where numbers are better left as they are."""
-    sizes = [abs(value) for value in values if value is not None and np.isfinite(value) and value]
-    if len(values) <= FEW or not sizes:
-        return None
-    largest, smallest = (math.floor(math.log10(end)) for end in (max(sizes), min(sizes)))
-    if log and largest - smallest > FEW:
-        return None
-    places = digits - 1 - largest if not log else digits - 2 - smallest + (largest == smallest)
-    return 10**places if places >= 0 else 10.0**places
-
-
-def _seen(values: Numbers, log: bool, part: float) -> Any:
-    """Many numbers of a thin line, as exactly as can be seen: in parts of the axis."""
-    here = [value for value in values if value is not None and np.isfinite(value)]
-    if len(values) <= FEW or not here or not part or (log and min(here) <= 0):
-        return _rounded(values)
-    per = float(f"{1 / part:.2g}")
-    if log:
-        logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
-        return {**_stepwise(logs, per), "log": True}
-    return _stepwise(values, per)
-
-
-def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
-    steps, before = "", 0
-    for value in values:
-        if value is None or not np.isfinite(value):
-            steps += GAP
-        else:
-            at = round(float(value) * per)
-            steps += _letters(at - before)
-            before = at
-    return {"per": per, "steps": steps}
-
-
-def _letters(step: int) -> str:
-    """A whole number as source maps have it: five bits a letter, the last first, the sign as the first bit of all."""
-    left, text = 2 * abs(step) + (step < 0), ""
-    while True:
-        left, bits = divmod(left, 32)
-        text += LETTERS[bits + 32 * (left > 0)]
-        if not left:
-            return text
 
 
 def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:

@@ -41,7 +41,6 @@
   const listed = (values, panel, between) => values.map((value, i) =>
     written(value, panel, i + 1 < values.length && panel.written?.unit !== "%" ? "" : undefined)).join(between);
   const span = (low, high, panel) => there(low) && there(high) ? listed([low, high], panel, " to ") : "";
-  const xs = (line) => Array.isArray(line.x) ? line.x : Array.from({ length: line.x.count }, (_, i) => line.x.first + i);
 
   function tip(title, rows, more = "") {
     const body = rows.map(([colour, label, value, more]) => `<tr><td><i style="background:${colour || "transparent"}"></i>`
@@ -66,33 +65,6 @@
       axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: tick }, ...more };
   }
 
-  // Many numbers come as steps from each to the next, in letters as source maps have them, and intervals around a mean as
-  // half their width.
-  const DIGITS = new Map([..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].map((letter, value) => [letter, value]));
-  function steps(text) {
-    const found = [];
-    let [size, place] = [0, 1];
-    for (const letter of text) {
-      if (letter === ".") { found.push(null); continue; }
-      const digit = DIGITS.get(letter);
-      size += (digit % 32) * place;
-      if (digit >= 32) { place *= 32; continue; }
-      found.push(Math.floor(size / 2) * (size % 2 ? -1 : 1));
-      [size, place] = [0, 1];
-    }
-    return found;
-  }
-  function unfolded(name, value) {
-    if (value?.half) {
-      value.low = value.y.map((y, i) => y - value.half[i]);
-      value.high = value.y.map((y, i) => y + value.half[i]);
-    }
-    if (!value?.steps) return value;
-    let at = 0;
-    const number = value.log ? (steps) => Math.exp(steps / value.per) : (steps) => steps / value.per;
-    return steps(value.steps).map((step) => step === null ? null : number(at += step));
-  }
-
   // Lines: the mean of each series, its interval, its seeds
 
   function lines(panel, state) {
@@ -102,7 +74,7 @@
       !state.hidden.has(line.label) && !state.hidden.has(line.thin ? "thin" : "thick"));
     for (const { line, at } of shown) {
       const colour = paint(line.paint);
-      const x = xs(line);
+      const x = line.x;
       const style = { color: colour, width: line.width || 2, type: line.dash || "solid" };
       const points = x.map((value, i) => [value, there(line.y[i]) ? line.y[i] : null]);
       (line.seeds || []).forEach((seed, i) => {
@@ -124,7 +96,7 @@
       itemStyle: { color: "transparent", borderColor: colours.ink, borderWidth: 1.5 }, tooltip: { show: false } });
     series.push(straight([...dotted(panel.marks), ...(panel.zero ? [{ y: 0 }] : [])], colours.ink));
 
-    const every = shown.flatMap(({ line }) => xs(line));
+    const every = shown.flatMap(({ line }) => line.x);
     const whole = every.every(Number.isInteger);
     const words = new Map((panel.ticks || []).map((tick, i) => [tick, (panel.tickLabels || [])[i] ?? String(tick)]));
     const low = Math.min(...every), high = Math.max(...every);
@@ -433,7 +405,7 @@
     }
 
     async read() {
-      this.spec = JSON.parse(await unpacked(this.plot.querySelector(".values")), unfolded);
+      this.spec = JSON.parse(await unpacked(this.plot.querySelector(".values")));
       this.state.seeds ||= (this.spec.panels[0].lines || []).some((line) => line.onDemand) ? "none" : "all";
     }
 
