@@ -23,14 +23,14 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
         seeds=((0.1, 0.2, 0.3, 0.4),), seed_names=("42",),
     )  # fmt: skip
     (panel,) = live_values(Figure("f", "A title", [Lines("", "epoch", "accuracy", (line,), zero=True)]))["panels"]
-    assert (panel["xLabel"], panel["yLabel"], panel["zero"]) == ("epoch", "accuracy", True)
+    assert (panel["x_label"], panel["y_label"], panel["zero"]) == ("epoch", "accuracy", True)
     (shown,) = panel["lines"]
     assert shown["y"] == [0.1234567, None, 0, 4e-7]
     assert shown["low"] == [0.1, None, -1, 0]
     assert shown["x"] == [1, 2, 3, 4]
-    assert (shown["seeds"], shown["names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
+    assert (shown["seeds"], shown["seed_names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
     assert shown["paint"] == "var(--plain, #0072b2)"  # as in the SVG
-    assert "onDemand" not in shown
+    assert "seeds_on_demand" not in shown
 
 
 def test_a_line_without_points_is_one_of_no_values():
@@ -42,7 +42,7 @@ def test_a_line_without_points_is_one_of_no_values():
 def test_bars_keep_a_mean_of_nought():
     bars = Bars("", "effect", "mlp", (Bar("a", 0.0, -1.0, 1.0, (0.0,)), Bar("b", None)))
     (panel,) = live_values(Figure("f", "", [bars]))["panels"]
-    assert panel["bars"] == [{"label": "a", "at": 0, "low": -1, "high": 1, "seeds": [0]}, {"label": "b"}]
+    assert panel["bars"] == [{"label": "a", "estimate": 0, "low": -1, "high": 1, "seeds": [0]}, {"label": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_figure_says_how_its_values_are_written(column, expected):
         (shown,) = live_values(Figure("f", "", [panel]))["panels"]
         assert shown.get("written") == expected
     (bar,) = live_values(Figure("f", "", [bars]))["panels"][0]["bars"]
-    assert bar["at"] == pytest.approx(1 / 3, abs=1e-6)  # rounded once, where it is read
+    assert bar["estimate"] == pytest.approx(1 / 3, abs=1e-6)  # rounded once, where it is read
     assert "--good" in bar["paint"]
 
 
