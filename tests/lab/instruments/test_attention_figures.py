@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asymtrain.lab.instruments.attention.result import Summary
+from asymtrain.lab.instruments.attention.result import GroupMetric
 from asymtrain.lab.instruments.attention.show import map_image, metric_figures, over_epochs
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Figure
@@ -58,7 +58,7 @@ def summaries(scopes=("mean", "blocks.0", "blocks.1"), metrics=("peak_strength",
                 for group, variant in (("Plain", "plain"), ("Asymmetric", "asymmetric"), ("A - P", "difference")):
                     value = i + epoch / 10
                     found = Estimate(3, value, 0.1, value - 0.1, value + 0.1)
-                    made.append(Summary(group, variant, epoch, scope, metric, found, "seeds"))
+                    made.append(GroupMetric(group, variant, epoch, scope, metric, found, "seeds"))
     return made
 
 
@@ -76,13 +76,13 @@ def test_curves_have_a_panel_for_each_metric():
 
 @pytest.mark.parametrize("estimate", [Estimate(1, 0.5, None, None, None), Estimate(0, None, None, None, None)])
 def test_curves_without_intervals_or_values_are_drawn(estimate):
-    made = [Summary("Plain", "plain", epoch, "mean", "gini", estimate, "seeds") for epoch in (3, 4)]
+    made = [GroupMetric("Plain", "plain", epoch, "mean", "gini", estimate, "seeds") for epoch in (3, 4)]
     (figure,) = metric_figures(made, ["blocks.0"])
     assert ET.fromstring(draw(figure)).tag.endswith("svg")
 
 
 def test_an_interval_that_is_cut_at_one_side_is_given_by_its_ends():
-    cut = Summary("Plain", "plain", 1, "mean", "gini", Estimate(2, 0.3, 0.2, 0.0, 0.9), "seeds")
+    cut = GroupMetric("Plain", "plain", 1, "mean", "gini", Estimate(2, 0.3, 0.2, 0.0, 0.9), "seeds")
     table = over_epochs([cut])
     cell = table_json(table)["rows"][0][2]
     assert (cell["text"], cell["value"], cell["low"], cell["high"]) == ("0.300 (0.000 to 0.900)", 0.3, 0.0, 0.9)

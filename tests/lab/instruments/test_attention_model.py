@@ -52,10 +52,10 @@ def test_tokens_that_are_no_grid_have_no_regions():
 @pytest.mark.parametrize(
     ("before", "prefix", "text"),
     [
-        (0, 1, r'16 tokens with prefix=1 leave 15 patches, which are no grid: prefix=0 leaves 16, with query="mean"'),
-        (2, 1, "18 tokens with prefix=1 leave 17 patches, which are no grid: prefix=2 leaves 16$"),
-        (5, 1, "prefix=5 leaves 16$"),  # registers
-        (1, 3, "prefix=1 leaves 16$"),  # and not 8, which leaves 9
+        (0, 1, r"15 patches.* prefix 0 \(leaves 16\)"),
+        (2, 1, r"17 patches.* prefix 2 \(leaves 16\)"),
+        (5, 1, r"prefix 5 \(leaves 16\)"),  # registers
+        (1, 3, r"prefix 1 \(leaves 16\)"),
     ],
 )
 def test_a_prefix_that_leaves_no_grid_is_refused_where_another_leaves_one(before, prefix, text):
@@ -85,15 +85,13 @@ def test_models_that_are_known_have_the_usual_prefix():
 @pytest.mark.parametrize(
     ("images", "options", "text"),
     [
-        (torch.rand(0, 3, 16, 16), {}, r"images must be one or more, .* got \(0, 3, 16, 16\)"),
-        (torch.rand(3, 16, 16), {}, r"as \(batch, 3, height, width\): got \(3, 16, 16\)"),
-        (pictures(), {"pixels": torch.rand(2, 3, 16, 16)}, "pixels must be those of the 3 images"),
-        (pictures(), {"masks": torch.ones(2, 16, 16)}, r"masks must be \(3, 16, 16\), .* got \(2, 16, 16\)"),
-        (pictures(), {"masks": torch.ones(3, 8, 8)}, r"masks must be \(3, 16, 16\)"),
-        (pictures(), {"masks": torch.ones(3, 1, 16, 16)}, r"masks must be \(3, 16, 16\)"),
-        (pictures(), {"masks": torch.full((3, 16, 16), 255, dtype=torch.uint8)}, "255 to 255: divide them by 255"),
-        (pictures(), {"masks": torch.full((3, 16, 16), -1.0)}, "give 1 for the object and 0 elsewhere"),
-        (pictures(), {"masks": torch.full((3, 16, 16), torch.nan)}, "bool or lie within 0 and 1"),
+        (torch.rand(0, 3, 16, 16), {}, "images must be"),
+        (torch.rand(3, 16, 16), {}, "images must be"),
+        (pictures(), {"pixels": torch.rand(2, 3, 16, 16)}, "pixels must be"),
+        (pictures(), {"masks": torch.ones(2, 16, 16)}, "masks must be one for each image"),
+        (pictures(), {"masks": torch.ones(3, 8, 8)}, "masks must be one for each image"),
+        (pictures(), {"masks": torch.full((3, 16, 16), 255, dtype=torch.uint8)}, "within 0 and 1"),
+        (pictures(), {"masks": torch.full((3, 16, 16), torch.nan)}, "within 0 and 1"),
         (pictures(), {"prefix": -1}, "0 or more: got -1"),
     ],
 )

@@ -123,7 +123,7 @@ class Page:
     page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
 
 
-class Stopped(Exception):
+class MeasuringStopped(Exception):
     """Ctrl-C, with a line that says what is kept; `result` is what can be shown all the same."""
 
     def __init__(self, message: str, result: Any = None) -> None:

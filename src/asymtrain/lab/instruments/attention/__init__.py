@@ -11,8 +11,8 @@ from asymtrain.lab.instruments.instrument import (
     RUN_OPTIONS,
     Bench,
     Instrument,
+    MeasuringStopped,
     Page,
-    Stopped,
     comma_numbers,
     comma_words,
     is_whole,
@@ -102,7 +102,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
             if not wanted:
                 done = "nothing was to be trained, and nothing is kept"
-            raise Stopped(
+            raise MeasuringStopped(
                 f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "
                 "its start."
             ) from None

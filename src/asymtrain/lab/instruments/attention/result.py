@@ -144,7 +144,7 @@ Members = Sequence[AttentionResult]
 
 
 @dataclass(frozen=True)
-class Summary:
+class GroupMetric:
     """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
 
     group: str  # "Plain", "Asymmetric", or "Asymmetric - Plain"
@@ -160,7 +160,7 @@ class Summary:
         return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
 
 
-def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[Summary]:
+def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[GroupMetric]:
     """Mean and interval of each group of runs at each epoch: over seeds, or over images where there is one seed.
 
     Then, for each group of Asymmetric runs whose Plain partners are there, the difference Asymmetric - Plain, paired
@@ -171,7 +171,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
         spec, epoch = result.state
         groups.setdefault((dataclasses.replace(spec, seed=0), epoch), []).append(result)
     names = group_names(spec for spec, _ in groups)
-    summaries: list[Summary] = []
+    summaries: list[GroupMetric] = []
 
     def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = (), of: str = "") -> None:
         first = members[0]
@@ -187,7 +187,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
             else:
                 over = estimate((over_values(images).mean for images in values), within=(low, high))
             unit: Literal["seeds", "images"] = "images" if len(values) == 1 else "seeds"
-            summaries.append(Summary(group, variant, epoch, scope, metric, over, unit, of))
+            summaries.append(GroupMetric(group, variant, epoch, scope, metric, over, unit, of))
 
     for (spec, epoch), members in groups.items():
         add(names[spec], spec.variant, epoch, members)
