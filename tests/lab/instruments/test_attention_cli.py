@@ -106,29 +106,6 @@ def test_all_runs_are_those_with_attention(mixed, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_store_without_attention_is_refused(tmp_path):
-    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
-    with Store(tmp_path / "runs.sqlite") as store:
-        store.add(Run(RunSpec(arch="mlp", dataset_options=SMALL, epochs=1), (epoch,)))
-    with pytest.raises(UsageError, match="mlp has no attention"):
-        call("--run", "all", "--store", tmp_path / "runs.sqlite", "--sample", 5, "--out", tmp_path / "out")
-
-
-def test_a_log_shows_how_far_it_is(tmp_path):
-    options = ["--seeds", 1, "--epochs", 2, "--at", "0,2", "--sample", 5, "--images", 0, "--out", tmp_path]
-    *lines, page = call(*options).stderr.splitlines()
-    assert page.startswith("Page: ")
-    training = [line for line in lines if line.startswith("training: ")]
-    total = 2 * (len(training) // 2)  # how many stacks: of the machine
-    assert training == [f"training: epoch {epoch} of {total}" for epoch in range(1, total + 1)]
-    assert [line for line in lines if not line.startswith("training: ")] == [
-        "1/4 vit plain seed 42, epoch 0: measured",
-        "2/4 vit plain seed 42, epoch 2: measured",
-        "3/4 vit asymmetric seed 42, epoch 0: measured",
-        "4/4 vit asymmetric seed 42, epoch 2: measured",
-    ]
-
-
 @pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])
 def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_path, monkeypatch):
     options = ["--seeds", 1, "--epochs", 2, "--at", "0,1,2", "--sample", 5, "--images", 0, "--out", tmp_path]

@@ -125,8 +125,3 @@ def test_masks_of_any_kind_are_the_same_objects():
              for kind in (torch.float32, torch.bool, torch.uint8)]  # fmt: skip
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
-
-
-def test_a_model_without_attention_is_said_to_have_none():
-    with pytest.raises(UsageError, match="Linear has no attention whose queries and keys are known"):
-        measure_model(nn.Linear(3, 3), torch.rand(2, 3))
