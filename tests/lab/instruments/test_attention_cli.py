@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import states, train
-from asymtrain.lab.instruments import attention
-from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers, show
+from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
@@ -131,10 +130,6 @@ def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_
     assert call(*options).exit_code == 0
     if at == "measuring":
         assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()} == there
-
-
-def test_the_options_allow_the_images_that_a_figure_shows():
-    assert attention.MOST_IMAGES == show.MOST_IMAGES
 
 
 def test_the_defaults_are_those_of_the_settings():

@@ -7,7 +7,7 @@ from attention_zoo import TOWERS, Fused, Tower, hugging_face_vit, own_vit, pictu
 from torch import nn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.attention.maps import read_layers
+from asymtrain.lab.instruments.attention.maps import split_heads
 from asymtrain.lab.instruments.attention.measure import measure_model
 from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings
@@ -20,7 +20,10 @@ def test_a_stranger_s_models():
     result = measure_model(hugging_face_vit(), pictures(), masks=masks)
     assert list(result.values) == list(METRICS)
     assert (len(result.layers), result.patches) == (2, 16)
-    read = read_layers("q_proj", "k_proj", "num_heads")
+
+    def read(module, x):
+        return split_heads(module.q_proj(x), 4), split_heads(module.k_proj(x), 4)
+
     tower = Tower(lambda width: Fused(width, 4, one_layer=False))
     named = measure_model(tower, pictures(), AttentionSettings(layers=("blocks.1.attn",)), read=read)
     known = measure_model(tower, pictures())

@@ -15,8 +15,8 @@ from asymtrain.lab.instruments.instrument import (
     Page,
     comma_numbers,
     comma_words,
+    counting,
     is_whole,
-    telling_states,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         try:
             states = bench.states(specs, epochs)
             with bench.telling("measuring") as say:
-                tell = telling_states(say, len(states))
+                tell = counting(say, "measuring: state")
                 results = measure_states(states, dataset, settings, bench.device, keep=options.images, progress=tell)
         except KeyboardInterrupt:
             wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}

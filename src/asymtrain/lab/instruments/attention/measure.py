@@ -54,17 +54,17 @@ def measure_states(
     device: torch.device | str | None = None,
     *,
     keep: int = 0,
-    progress: Callable[[State], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[AttentionResult]:
     """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept.
 
-    `progress` is called with each state that is measured.
+    `progress` is called with the number of states that are measured and wanted.
     """
     settings, where = settings or AttentionSettings(), default_device(device)
     chosen = settings.indices(len(dataset.test))
     pixels = torch.from_numpy(dataset.test.images[chosen])
     masks = None if dataset.test.masks is None else torch.from_numpy(dataset.test.masks[chosen])
-    regions = {name: region.to(where) for name, region in _regions(pixels, masks, settings).items()}
+    regions = {name: region.to(where) for name, region in _regions(pixels, masks).items()}
     pixels = pixels.to(where)
     backbones: dict[object, Backbone] = {}
     statistics: dict[object, tuple[Tensor, Tensor]] = {}
@@ -86,7 +86,7 @@ def measure_states(
         result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
         results.append(dataclasses.replace(result, images=tuple(chosen), spec=spec, epoch=state.epoch))
         if progress:
-            progress(state)
+            progress(len(results), len(states))
     return results
 
 
@@ -133,7 +133,7 @@ def measure_model(
     _check_images(images, pixels, masks)
     if prefix < 0:
         raise UsageError(f"prefix is how many tokens stand before the patches, 0 or more: got {prefix}")
-    regions = _regions(images if pixels is None else pixels, masks, settings)
+    regions = _regions(images if pixels is None else pixels, masks)
     regions = {name: region.to(images.device) for name, region in regions.items()}
     with evaluating(model):
         call = forward or model
@@ -176,9 +176,9 @@ def _measure(
     return dataclasses.replace(parts[0], values=values, maps=maps, shares=shares)
 
 
-def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
+def _regions(pixels: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
     """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
-    salient = {"saliency": saliency_region(pixels, settings.saliency_share)}
+    salient = {"saliency": saliency_region(pixels)}
     return salient if masks is None else {"mask": masks.to(torch.float32), **salient}
 
 

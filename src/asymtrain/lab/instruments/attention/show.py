@@ -9,6 +9,7 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.result import (
     LABELS,
     AttentionResult,
@@ -24,7 +25,6 @@ from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
-MOST_IMAGES = 6  # in a figure: a page embeds them. The options have the same number, and a test holds them to it.
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
 SHORT = {

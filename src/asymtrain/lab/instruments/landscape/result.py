@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import ANYTHING, Bounds
+from asymtrain.lab.instruments.instrument import differing_fields
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
@@ -90,13 +91,7 @@ class LandscapeSettings:
     @property
     def key(self) -> str:
         """A short name of these settings: "landscape" and what differs from the defaults."""
-        parts = ["landscape"]
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if field.type is float else value
-                parts.append(f"{field.name}={shown}")
-        return " ".join(parts)
+        return " ".join(["landscape", *differing_fields(self)])
 
     def views(self) -> list[View]:
         """Each kind of direction with each of its scalings."""
