@@ -5,6 +5,7 @@ each class is held out by the seed, as for a folder. What an array means is neve
 leave it open, one line says what to give.
 """
 
+import functools
 import inspect
 import zipfile
 from collections.abc import Mapping
@@ -38,7 +39,13 @@ def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = 
 
 
 def count_npz_classes(path: Path) -> int:
-    """How many classes the file has, from its labels or their names alone."""
+    """How many classes the file has, from its labels or their names alone; it is read again only if it changed."""
+    state = path.stat()
+    return _count_npz_classes(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache
+def _count_npz_classes(path: Path, changed: int, size: int) -> int:
     arrays = _named(f"npz:{path}", _read_npz(path, ("y", "labels", "class_names")), HOW, whole=False)
     return len(arrays["class_names"]) if "class_names" in arrays else int(arrays["y"].max()) + 1
 
