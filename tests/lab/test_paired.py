@@ -14,7 +14,7 @@ from torch import nn
 import asymtrain
 from asymtrain import UsageError
 from asymtrain.__main__ import main
-from asymtrain.lab import executors, paired, sources
+from asymtrain.lab import executors, paired
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.report import FILES, rows_frame
@@ -34,7 +34,7 @@ def net(classes, channels, image_size, width=4):
 
 @pytest.fixture(autouse=True)
 def folder(workplace, one_core, monkeypatch):
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     return workplace
 
 
