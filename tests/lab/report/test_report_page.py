@@ -82,7 +82,7 @@ def test_the_page_says_what_was_run_and_how(study, tmp_path):
         assert run.spec.id in text
 
 
-@pytest.mark.parametrize(("gain", "look"), [(0.1, "helped"), (-0.1, "hurt")])
+@pytest.mark.parametrize(("gain", "look"), [(0.1, "good"), (-0.1, "bad")])
 def test_the_page_begins_with_its_number_and_folds_its_settings(make_run, tmp_path, gain, look):
     specs = pairs(RunSpec(epochs=2), range(5))
     summary = write_report([make_run(spec, gain=gain) for spec in specs], tmp_path)
@@ -100,7 +100,9 @@ def test_the_page_begins_with_its_number_and_folds_its_settings(make_run, tmp_pa
 def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study, tmp_path):
     write_report(study, tmp_path)
     text = (tmp_path / "report.html").read_text()
-    assert re.search(r'<p class="headline"><b>0 of 3 helped</b> 0 hurt, 3 not clear\.', text)  # three seeds each
+    assert re.search(
+        r'<p class="headline soft"><b>0 of 3 helped</b> 0 hurt, 3 inconclusive\.', text
+    )  # three seeds each
 
 
 def test_nothing_to_compare_is_said(make_run, tmp_path):
