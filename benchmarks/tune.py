@@ -38,7 +38,7 @@ from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.store.exchange import MANIFEST, read_export
 from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
 from asymtrain.lab.studies.practice.selection import final_arms
-from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
+from asymtrain.lab.tune import RULE, Question, Ruling, Tuned, run_tune
 from tune_regret import (
     ADVISORS,
     Advice,
@@ -270,10 +270,8 @@ def race(case: Case, chosen: argparse.Namespace) -> str:
     question = Question(base, case.candidates, chosen.minutes)
     out = chosen.out / case.name
     out.mkdir(parents=True, exist_ok=True)
-    watcher = Watcher(stage=lambda words: print(words, flush=True))
-    result = run_tune(
-        question, store=out / "runs.sqlite", out=out, data_root=chosen.data_root, device=chosen.device, watcher=watcher
-    )
+    where = {"data_root": chosen.data_root, "device": chosen.device}
+    result = run_tune(question, store=out / "runs.sqlite", out=out, on_stage=lambda w: print(w, flush=True), **where)
     result.page(out)
     if result.race.ruling.because in ("time", "failed"):
         raise UsageError(f"{result.sentence[:-1]}; nothing was kept for the scores")
@@ -323,8 +321,9 @@ def read_races(folder: Path, cases: Sequence[Case]) -> dict[str, Advice]:
         try:
             answer = json.loads(file.read_text())
             asked, verdict = RunSpec.from_dict(answer["question"]["base"]), answer["verdict"]
-            chosen = Candidate(**answer["candidate"]) if verdict == "attach" else None
-            name, advice = answer["case"], Advice(chosen, verdict != "undecided", answer["trainings"])
+            chosen = Candidate(**answer["candidate"]) if verdict == "helps" else None
+            settled = Ruling(verdict, answer["because"], "").is_settled
+            name, advice = answer["case"], Advice(chosen, settled, answer["trainings"])
         except (ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{file} is no answer of `--race` ({type(problem).__name__}): remove it") from problem
         case = known.get(name)
@@ -414,7 +413,9 @@ def case_table(cases: Sequence[Case], races: Mapping[str, Advice]) -> Table:
     for case in cases:
         result = examine(ADVISORS["tune"], case, cases)
         ran = races.get(case.name)
-        said = "" if ran is None else ran.candidate.label if ran.candidate else "none" if ran.committed else "undecided"
+        said = ""
+        if ran is not None:
+            said = ran.candidate.label if ran.candidate else "none" if ran.committed else "inconclusive"
         best = case.best.label if case.best else "none"
         rows.append(
             (case.name, case.family, case.seeds, len(case.candidates), best, case.gain(case.best), result.lost,

@@ -102,7 +102,7 @@ def test_the_demo_advises_branches_with_a_margin(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["verdict"] == "attach"
+    assert answer["verdict"] == "helps"
     row, removal = answer["comparison"], answer["removal"]
     assert (row["n"], row["plain_at_chance"], row["asymmetric_at_chance"]) == (5, 0, 0)
     assert row["points_low"] > 1

@@ -185,14 +185,17 @@ def test_the_simulation_is_what_tune_does(share):
                 runs[spec.id] = Run(spec, (dataclasses.replace(epoch, validation_accuracy=accuracy),))
         verdict = race.ruling.verdict
         advice = simulated_tune(share)(made, scored, [])
-        assert advice.candidate == (race.winner if verdict == "attach" else None)
-        assert advice.committed == (verdict != "undecided")
+        assert advice.candidate == (race.winner if verdict == "helps" else None)
+        assert advice.committed == race.ruling.is_settled
         spent = sum(run.spec.epochs for run in runs.values()) / EPOCHS
         assert advice.trainings == pytest.approx(spent)
         follow = simulated_tune(share, follow=True)(made, scored, [])
-        assert follow.candidate == (race.winner if verdict == "attach" or race.leaning else None)
+        assert follow.candidate == (race.winner if verdict in ("helps", "likely helps") else None)
         verdicts.add(verdict)
-    assert verdicts == {"none", "undecided"} | ({"attach"} if share >= RULE.least_share else set())
+    settled = verdicts - {"inconclusive", "likely helps"}
+    assert settled - {"helps"}
+    assert verdicts - settled
+    assert ("helps" in settled) == (share >= RULE.least_share)
 
 
 @pytest.fixture(scope="module")
@@ -250,13 +253,13 @@ def test_rows_that_make_no_case_are_named(results):
 def test_answers_of_tunes_that_were_run(cases, tmp_path):
     mlp = next(case for case in cases if case.name == "mlp-cifar100-ordinary")
     asked = {"question": {"base": mlp.base.to_dict()}, "case": mlp.name}
-    answer = {**asked, "verdict": "attach", "candidate": mlp.best.fields(), "trainings": 20.5}
+    answer = {**asked, "verdict": "helps", "because": "gain", "candidate": mlp.best.fields(), "trainings": 20.5}
     file = tmp_path / f"{mlp.name}.json"
     file.write_text(json.dumps(answer))
     assert benchmark.read_races(tmp_path, cases) == {mlp.name: Advice(mlp.best, True, 20.5)}
     table = list(benchmark.tables([mlp], benchmark.read_races(tmp_path, cases)))[-1]
     assert (table.name, table.rows[0][0].value, table.rows[0][1].value) == ("practice-run", "tune, run", 0)
-    file.write_text(json.dumps(answer | {"verdict": "undecided"}))
+    file.write_text(json.dumps(answer | {"verdict": "inconclusive"}))
     assert benchmark.read_races(tmp_path, cases) == {mlp.name: Advice(None, False, 20.5)}
     unknown = Candidate("softmax", alpha=7.0)  # without long rows there is nothing to score it by
     file.write_text(json.dumps(answer | {"candidate": unknown.fields()}))
