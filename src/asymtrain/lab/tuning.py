@@ -68,7 +68,7 @@ def tune(
 
     Candidates race against Plain on seeds that they share, and are compared on held-out training images. The better
     half of each rung trains longer. The winner is confirmed on fresh seeds and on test images that the race never saw.
-    The verdict is attach, none or undecided, and says why.
+    The verdict says whether its branches help, and the reason why.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
@@ -79,7 +79,7 @@ def tune(
     >>> result = asymtrain.tune(
     ...     net, (x, y), minutes=1, epochs=2, candidates=tried, recipe="paper", at="1", progress=False
     ... )
-    >>> result.verdict in ("attach", "none", "undecided"), result.comparison["n"]
+    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.comparison["n"]
     (True, 5)
 
     Args:
@@ -89,10 +89,10 @@ def tune(
         minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit. None for no
             limit: the race and the confirmation of all epochs, by the same plan on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
-            so, and is undecided while the difference still moves.
+            so, and settles nothing while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.
         short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
-            are only a limit. The answer is always undecided, and leans to attach the best, or nothing.
+            are only a limit. The answer is that the best likely helps, or inconclusive.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
@@ -117,7 +117,7 @@ def tune(
     calls.import_lab("tune")
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.cli.report import versions_in
-    from asymtrain.lab.cli.tune import watcher_of
+    from asymtrain.lab.cli.tune import callbacks_of
     from asymtrain.lab.report import current_versions
     from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, run_tune, without_equals
 
@@ -142,11 +142,11 @@ def tune(
             build, data, recipe, given, build_options, data_options, root, held, tuned=True, **missing
         )
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
-        question = without_equals(question, folder, root)
+        question = without_equals(question, root)
         with calls.shown_progress(progress, opening) as display:
-            watcher = None if display is None else watcher_of(display)
+            watching = {} if display is None else callbacks_of(display)
             try:
-                result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)
+                result = run_tune(question, store=record, out=folder, data_root=root, device=device, **watching)
             except KeyboardInterrupt as stop:
                 kept = f"finished runs are in {record}" if record else "no run is kept"
                 again = "call it again to go on" if folder else "give out= to go on with the same plan"

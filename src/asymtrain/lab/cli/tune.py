@@ -46,7 +46,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.tune import Tuned, Watcher
+    from asymtrain.lab.tune import Tuned
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Effort(ExecutorOptions):
     ] = False
     short: Annotated[
         bool,
-        Option("--short", help="One short pair for each candidate, and no confirmation: a leaning, never a verdict."),
+        Option("--short", help="One short pair for each candidate, and no confirmation: at most, they likely help."),
     ] = False
     seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
@@ -187,16 +187,16 @@ def find(
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    question = without_equals(question, output.out, effort.data_root)
+    question = without_equals(question, effort.data_root)
     store, interrupted = output.store_path, False
     with (
         watch.opened(store),
         progress_display(opening) as display,
         tracking(tracker, display.update, display.console.print) as update,
     ):
-        watcher = dataclasses.replace(watcher_of(display), progress=update)
+        watching = {**callbacks_of(display), "progress": update}
         try:
-            result = run_tune(question, store=store, out=output.out, watcher=watcher, **effort.where())
+            result = run_tune(question, store=store, out=output.out, **watching, **effort.where())
         except KeyboardInterrupt:
             result, interrupted = read_tune(question, store, output.out, data_root=effort.data_root), True
     versions = versions_in(store, result.runs)
@@ -246,11 +246,9 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def watcher_of(display: Display) -> "Watcher":
-    """What the terminal shows of a tune as it runs: stages, a bar, elsewhere a line for each run."""
-    from asymtrain.lab.tune import Watcher
-
-    return Watcher(display.update, display.stage, display.telling(_line))
+def callbacks_of(display: Display) -> dict[str, Any]:
+    """Of `run_tune`, for a terminal: stages, a bar, elsewhere a line for each run."""
+    return {"progress": display.update, "on_stage": display.stage, "on_run": display.telling(_line)}
 
 
 def _line(run: "Run") -> str:
