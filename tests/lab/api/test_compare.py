@@ -14,7 +14,8 @@ from torch import nn
 import asymtrain
 from asymtrain import UsageError
 from asymtrain.__main__ import main
-from asymtrain.lab import executors, paired
+from asymtrain.lab import executors
+from asymtrain.lab.api import compare as compared
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.report import FILES, rows_frame
@@ -64,7 +65,7 @@ def compare(build=None, data=None, **options):
 
 
 def test_the_docstring_runs():
-    found = doctest.testmod(paired)
+    found = doctest.testmod(compared)
     assert found.attempted > 5
     assert found.failed == 0
 
