@@ -12,10 +12,10 @@ from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.page import write_paper
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.snapshot import Snapshot
 from asymtrain.lab.studies.paper.study import PRIMARY
 from asymtrain.lab.studies.paper.tables import READING
 from asymtrain.lab.studies.paper.verdicts import judge_all, judge_results
+from asymtrain.lab.studies.snapshot import Snapshot
 from live_pages import luminance
 
 A4 = 673  # less its margins, in CSS pixels
