@@ -485,7 +485,7 @@ def check_stored(
     found = {}
     for scale, precision in product(SIZES, sorted({run.spec.precision for run in known.runs.values()})):
         other = dataclasses.replace(study, sizes=SIZES[scale], precision=precision, seeds=(), epochs=0)
-        there = missing(parts, other, known).progress
+        there = missing(STUDY, parts, other, known).progress
         found[f"--scale {scale} --precision {precision}"] = there["runs_there"] + there["measurements_there"]
     best = max(found, key=lambda options: found[options], default="")
     names = ", ".join(result.name for result in results) if len(results) <= SHOWN_WHOLE else "these recipes"

@@ -116,7 +116,7 @@ def train(
     output.check()
     tracker = tracks.open(output.out)
     known = read_store(store) if known is None else known
-    left = missing(block.parts, scope, known)
+    left = missing(study, block.parts, scope, known)
     check_ready(study, block.name, block.parts, left, training.data_root)
     title = [f"Block {block.name}: {block.title}."] if block.title else []
     for line in (*title, *view.opening(known), plan_sentence(study, scope, left, known, workers)):

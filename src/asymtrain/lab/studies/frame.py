@@ -86,9 +86,9 @@ def missing_of(needs: Needs, known: Snapshot) -> Left:
     )
 
 
-def missing(parts: Iterable[Any], scope: Any, known: Snapshot) -> Left:
+def missing(study: Study, parts: Iterable[Any], scope: Any, known: Snapshot) -> Left:
     """What the store does not hold of these parts of blocks."""
-    return missing_of(joined(part.needs(scope, known) for part in parts), known)
+    return missing_of(joined(study.needs(part, scope, known) for part in parts), known)
 
 
 # Blocks
@@ -109,7 +109,7 @@ def get_block(study: Study, *names: str) -> Block:
 
 def first_unfinished(study: Study, scope: Any, known: Snapshot) -> Block | None:
     unfinished = (
-        block for block in study.blocks.values() if not missing(block.parts, block.scope(scope), known).is_empty
+        block for block in study.blocks.values() if not missing(study, block.parts, block.scope(scope), known).is_empty
     )
     return next(unfinished, None)
 
@@ -119,7 +119,7 @@ def listing(study: Study, scope: Any, known: Snapshot, workers: Workers) -> list
     rows, counted_ids = list[dict[str, Any]](), set[str]()  # a run that several blocks need is counted in the first
     for block in study.blocks.values():
         own = block.scope(scope)
-        left = missing(block.parts, own, known)
+        left = missing(study, block.parts, own, known)
         taken = {spec.id for spec in left.stored} - counted_ids
         counted_ids |= taken
         counts: dict[str, float] = {**left.progress}
@@ -243,7 +243,7 @@ def run_parts(
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     interrupted = False
     known = read_store(store) if known is None else known
-    left = missing(parts, scope, known)
+    left = missing(study, parts, scope, known)
     try:
         with executors.Workers() as workers:
             while True:
@@ -259,7 +259,7 @@ def run_parts(
                 for done, run in enumerate(executors.execute(specs, minutes=rest, **where), 1):
                     on_run(run, done, len(specs))
                 known = read_store(store)
-                left = missing(parts, scope, known)
+                left = missing(study, parts, scope, known)
         wanted = left.measurements
         for done, measured in enumerate(_until(deadline, study.measure(wanted, store, device, data_root)), 1):
             on_measurement(measured, done, len(wanted))
@@ -267,7 +267,7 @@ def run_parts(
         interrupted = True
     if interrupted or left.measurements:
         known = read_store(store)
-        left = missing(parts, scope, known)
+        left = missing(study, parts, scope, known)
     return Done(known, left, interrupted)
 
 

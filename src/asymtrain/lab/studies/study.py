@@ -44,8 +44,7 @@ class Needs:
 class Block:
     """Parts that are trained in one go and worth keeping alone. What a store holds counts, whatever trained it.
 
-    A part has a `title` and a function `needs(scope, known)` that gives `Needs`: of how large the study is, and of what
-    the store holds. Equal parts are one.
+    A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, known)`. Equal parts are one.
     """
 
     name: str
@@ -89,6 +88,11 @@ class Study(ABC):
     @abstractmethod
     def scope(self, *, quick: bool = False) -> Any:
         """How large it is; `quick` is tiny, to try the commands."""
+
+    def needs(self, part: Any, scope: Any, known: "Snapshot") -> Needs:
+        """What a part of a block needs, by how large the study is and by what the store holds."""
+        needs: Needs = part.needs(scope, known)
+        return needs
 
     @abstractmethod
     def page(self, scope: Any, known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:

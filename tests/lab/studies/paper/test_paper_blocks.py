@@ -4,6 +4,7 @@ import pytest
 
 from asymtrain.lab.runs import DEFAULTS
 from asymtrain.lab.studies.frame import joined, missing
+from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.paper.blocks import BLOCKS
 from asymtrain.lab.studies.paper.measurements import measurement_seconds, passes_of
 from asymtrain.lab.studies.paper.recipe import build_result
@@ -99,7 +100,7 @@ def test_a_cnn_that_is_stored_in_float32_is_found_and_stays_so(loss):
     of_cnn = {(one.spec.seed, one.settings.loss): one for one in wanted if one.spec.arch == "cnn"}
     assert {loss: of_cnn[42, loss].name for loss in names} == names
     assert {one.settings.precision for (seed, _), one in of_cnn.items() if seed != 42} == {"tf32"}
-    left = missing(BLOCKS["landscapes"].parts, PAPER, known).measurements
+    left = missing(STUDY, BLOCKS["landscapes"].parts, PAPER, known).measurements
     assert {one.name for one in wanted if one.spec.id == "a680d21aa356c663"} - {
         one.name for one in left if one.spec.id == "a680d21aa356c663"
     } == {names[loss]}

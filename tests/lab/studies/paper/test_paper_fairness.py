@@ -9,6 +9,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.frame import missing
+from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.studies.paper.study import SIZES, Scope
@@ -43,7 +44,7 @@ def run_all(study):
     """Everything that the recipes ask for, round by round, with made-up accuracies."""
     recipes, runs, counts = [RECIPES[name] for name in RECIPE_NAMES], {}, []
     while True:
-        left = missing(recipes, study, Snapshot(runs))
+        left = missing(STUDY, recipes, study, Snapshot(runs))
         counts.append((len(left.specs), left.later))
         if not left.specs:
             return Snapshot(runs), counts

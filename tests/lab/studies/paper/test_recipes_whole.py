@@ -129,19 +129,19 @@ def test_both_losses_of_a_network_are_measured_and_stored_together(tiny, tmp_pat
     assert ("surfaces" in main, "surfaces" in total) == (True, False)
     assert main["seconds"] == total["seconds"] > 0
     # What is there already is not measured again with the other.
-    assert [one.name for one in missing(parts_of([RECIPES["table5"]], tiny, ["mlp"]), tiny, known).measurements] == [
-        one.name for one in wanted if one.spec.arch == "mlp" and one.spec.seed != 42
-    ]
+    assert [
+        one.name for one in missing(PAPER, parts_of([RECIPES["table5"]], tiny, ["mlp"]), tiny, known).measurements
+    ] == [one.name for one in wanted if one.spec.arch == "mlp" and one.spec.seed != 42]
 
 
 def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
-    few, many = (missing(list(RECIPES.values()), study, Snapshot()).specs for study in (tiny, every_reading))
+    few, many = (missing(PAPER, list(RECIPES.values()), study, Snapshot()).specs for study in (tiny, every_reading))
     assert set(few) < set(many)
     assert len(set(many)) == len(many)
 
 
 def test_no_two_measurements_of_a_run_have_one_title(every_reading):
-    wanted = missing(list(RECIPES.values()), every_reading, Snapshot()).measurements
+    wanted = missing(PAPER, list(RECIPES.values()), every_reading, Snapshot()).measurements
     titles = {(one.spec.id, one.title) for one in wanted}
     assert len(titles) == len(wanted)
     shown = {title for _, title in titles}
@@ -152,8 +152,8 @@ def test_no_two_measurements_of_a_run_have_one_title(every_reading):
 def test_what_is_missing_of_each_backbone_adds_up(tiny):
     """What waits for a search too: the groups of `Needs.later` say the backbone."""
     recipes = list(RECIPES.values())
-    whole = missing(recipes, tiny, Snapshot())
-    parts = [missing(parts_of(recipes, tiny, [arch]), tiny, Snapshot()) for arch in ARCHS]
+    whole = missing(PAPER, recipes, tiny, Snapshot())
+    parts = [missing(PAPER, parts_of(recipes, tiny, [arch]), tiny, Snapshot()) for arch in ARCHS]
     assert sum(len(part.specs) for part in parts) == len(whole.specs)
     assert sum(len(part.measurements) for part in parts) == len(whole.measurements)
     assert sum(part.later for part in parts) == whole.later > 0
@@ -168,7 +168,7 @@ def test_one_backbone_asks_for_its_data_alone(archs, datasets, monkeypatch):
     monkeypatch.setattr("asymtrain.lab.engine.load_for", lambda spec, root: loaded.append(spec.dataset))
     study = Scope(sizes=SIZES["paper"])
     parts = parts_of([RECIPES["table5"]], study, archs)
-    check_ready(PAPER, "table5", parts, missing(parts, study, Snapshot()), None)
+    check_ready(PAPER, "table5", parts, missing(PAPER, parts, study, Snapshot()), None)
     assert set(loaded) == datasets
     assert len(loaded) == len(datasets)
 

@@ -6,6 +6,7 @@ import random
 
 from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.frame import missing
+from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.snapshot import Snapshot
 from invented_runs import invented_epoch
 
@@ -37,6 +38,6 @@ def softmax_helps(spec):
 def invented_study(study, tasks, gain=softmax_helps, known=()):
     """Runs of the tasks by spec id, wave after wave."""
     known, tasks = dict(known), list(tasks)
-    while specs := missing(tasks, study, Snapshot(known)).specs:
+    while specs := missing(STUDY, tasks, study, Snapshot(known)).specs:
         known |= {spec.id: invented_run(spec, gain) for spec in specs}
     return known

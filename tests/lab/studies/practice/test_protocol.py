@@ -94,14 +94,14 @@ def test_each_wave_names_the_next():
     assert (len(empty.specs), len(empty.stand_ins)) == (26, 38)
     known = {spec.id: invented_run(spec, softmax_helps) for spec in empty.specs}
     second = needs(FULL, task, known)
-    new = missing([task], FULL, Snapshot(known)).specs
+    new = missing(STUDY, [task], FULL, Snapshot(known)).specs
     assert (len(new), len(second.stand_ins)) == (18, 20)
     assert {(spec.objective, spec.branch_bias, spec.alpha) for spec in new} == {
         ("sigmoid", "none", 0.01), ("sigmoid", "prior", 0.01), ("softmax", "none", 1.0),
     }  # fmt: skip
     known |= {spec.id: invented_run(spec, softmax_helps) for spec in new}
     last = needs(FULL, task, known)
-    final = missing([task], FULL, Snapshot(known)).specs
+    final = missing(STUDY, [task], FULL, Snapshot(known)).specs
     assert (len(final), len(last.stand_ins)) == (20, 0)
     assert {Candidate.of(spec) for spec in final if spec.objective == "softmax"} == {
         Candidate(objective="softmax", alpha=1.0, places="later")
@@ -201,7 +201,7 @@ def test_each_control_takes_one_part_of_the_signal_away():
 
 
 def check(block, data_root):
-    check_ready(STUDY, block.name, block.parts, missing(block.parts, FULL, Snapshot()), data_root)
+    check_ready(STUDY, block.name, block.parts, missing(STUDY, block.parts, FULL, Snapshot()), data_root)
 
 
 def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
@@ -209,7 +209,7 @@ def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
         check(get_block(STUDY, "cifar10"), tmp_path)
     assert first_unfinished(STUDY, QUICK, Snapshot()).name == "backbones"
     known = invented_study(QUICK, BLOCKS["backbones"].parts)
-    assert missing(BLOCKS["backbones"].parts, QUICK, Snapshot(known)).is_empty
+    assert missing(STUDY, BLOCKS["backbones"].parts, QUICK, Snapshot(known)).is_empty
     assert first_unfinished(STUDY, QUICK, Snapshot(known)).name == "plain18"
     with pytest.raises(UsageError, match="block of the practice study"):
         get_block(STUDY, "backbone")
@@ -230,7 +230,7 @@ def test_several_blocks_are_run_as_one(tmp_path):
 def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device():
     known = invented_study(FULL, [Task("resnet18")])
     on_gpu = Snapshot({name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()})
-    controls = missing([Task("resnet18", part="controls")], FULL, on_gpu)
+    controls = missing(STUDY, [Task("resnet18", part="controls")], FULL, on_gpu)
     assert not has_rates(controls.to_train, on_gpu, "cpu")
     assert has_rates(controls.to_train, on_gpu, "cuda")
     taken = min(run.seconds / image_steps(run.spec) for run in known.values())

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asymtrain.lab.studies.study import Block, JudgedPage, Study
+from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
 
 if TYPE_CHECKING:
-    from asymtrain.lab.studies.practice.protocol import Size
+    from asymtrain.lab.studies.practice.protocol import Size, Task
     from asymtrain.lab.studies.snapshot import Snapshot
 
 
@@ -42,6 +42,11 @@ class Practice(Study):
         from asymtrain.lab.studies.practice import protocol
 
         return protocol.QUICK if quick else protocol.FULL
+
+    def needs(self, part: "Task", scope: "Size", known: "Snapshot") -> Needs:
+        from asymtrain.lab.studies.practice.selection import needs
+
+        return needs(scope, part, known.runs)
 
     def page(self, scope: "Size", known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs

@@ -17,7 +17,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import holm
 from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
-from asymtrain.lab.studies.frame import Left, missing
+from asymtrain.lab.studies.frame import Left, joined, missing_of
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
     ELSEWHERE,
@@ -30,7 +30,7 @@ from asymtrain.lab.studies.practice.protocol import (
     Task,
     final_specs,
 )
-from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, select
+from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Block
 
@@ -159,7 +159,8 @@ def analyse(study: Size, known: Known, costs: Sequence[StepCost] = ()) -> Result
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    left = [(block, missing(block.parts, study, Snapshot(known))) for block in BLOCKS.values()]
+    wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
+    left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
     unfinished = tuple(pair for pair in left if not pair[1].is_empty)
     return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
 

@@ -13,8 +13,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.recipes import recipe_fields
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import get_scale
-from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.study import Block, Needs
+from asymtrain.lab.studies.study import Block
 
 _OWN = "asymtrain.lab.practice.models"  # the module's name in stored specs, by which it is still found
 
@@ -164,11 +163,6 @@ class Task:
     def origin(self) -> "Task":
         """The task whose selection this one takes."""
         return Task(self.model)
-
-    def needs(self, study: "Size", known: Snapshot) -> Needs:
-        from asymtrain.lab.studies.practice.selection import needs  # which reads this file
-
-        return needs(study, self, known.runs)
 
 
 def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields: Any) -> Block:
