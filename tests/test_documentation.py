@@ -60,6 +60,22 @@ def test_code_blocks_run(page):
     run_blocks(page, page.read_text())
 
 
+def test_the_loop_of_the_readme_runs_before_and_after_the_change():
+    from torch import randint, randn
+
+    from asymtrain import models
+
+    (diff,) = re.findall(r"^```diff\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert {line[:2] for line in diff.splitlines() if line} == {"  ", "+ ", "- "}
+    x, y = randn(8, 3, 32, 32), randint(0, 100, (8,))
+    for dropped in "+-":
+        model = models.build("vit", classes=100)
+        keys = model.state_dict().keys()
+        code = "\n".join(line[2:] for line in diff.splitlines() if not line.startswith(dropped))
+        exec(code, {"model": model, "loader": [(x, y)], "x": x})
+        assert model.state_dict().keys() == keys
+
+
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 

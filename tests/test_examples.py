@@ -85,11 +85,8 @@ def demo():
     return shlex.split(recipe[1].replace("\\\n", " "))
 
 
-def test_readme_shows_the_command_of_the_demo(monkeypatch):
-    shown = (ROOT / "README.md").read_text().replace("\\\n", " ")
-    assert demo() in [
-        shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("asymtrain tune examples.")
-    ]
+def test_the_demo_names_a_model_that_exists(monkeypatch):
+    assert "examples.deep_network:build" in demo()
     monkeypatch.syspath_prepend(str(ROOT))
     model = importlib.import_module("examples.deep_network").build(4, (3, 16, 16))
     assert model(torch.zeros(2, 3, 16, 16)).shape == (2, 4)

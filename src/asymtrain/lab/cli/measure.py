@@ -33,7 +33,7 @@ from asymtrain.lab.cli.options import (
 from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.run import show_failures, train
 from asymtrain.lab.cli.screen import plain_text, show_page, stderr
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
+from asymtrain.lab.instruments.instrument import Bench, Instrument, MeasuringStopped, Page, Say, comma_words
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
         stopped, bench = False, CommandBench(vars(shared), where, output)
         try:
             result = instrument.measure(options, bench)
-        except Stopped as stop:
+        except MeasuringStopped as stop:
             stderr().print(str(stop))
             if stop.result is None:
                 raise typer.Exit(INTERRUPTED) from None

@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
-from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
+from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
@@ -180,13 +180,8 @@ def render_paper(
     overview = forest(judged)
     figures = [overview, *(figure for result in results for figure in result.figures)]
     shown = [figure for figure in figures if not figure.missing]
-    # What the buttons copy: rows of Markdown and LaTeX are written by the page's script, of the cells that it shows.
-    texts = {
-        "writing": {"md": dataclasses.asdict(MARKDOWN), "tex": dataclasses.asdict(LATEX)},
-        "md": {table.name: around_markdown(table) for table in _tables(results)},
-        "tex": {table.name: around_latex(table) for table in _tables(results)},
-        "csv": {table.name: as_csv(table) for table in _tables(results)},
-    }
+    tables = _tables(results)
+    texts = {ending: {table.name: write(table) for table in tables} for ending, (_, write) in FORMATS.items()}
     return render_template(
         "paper.html.j2",
         name=NAME,
