@@ -135,10 +135,7 @@ def effect_table(
 
     sizes = sorted(set(family_sizes(comparisons).values()))
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
-    correction = (
-        "Improvement: in percent of Plain's mean over seeds. Intervals are 95% t intervals over seeds, corrected for "
-        f"{counts} cells{of}; p too."
-    )
+    correction = note_text("effect", cells=counts, of=of)
     columns = (*EFFECT[:at], *([OVER_IMAGES] if over_images else []), *EFFECT[at:], *PAPERS)
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
 
@@ -174,10 +171,7 @@ def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
 # The improvement's interval over test images, beside the one over seeds: all seeds share one test set
 
 OVER_IMAGES = percent("Interval over images")
-OVER_IMAGES_NOTE = (
-    f"{OVER_IMAGES.name}: 95% bootstrap interval of the same improvement, test images drawn anew and seeds as they "
-    "are, not corrected."
-)
+OVER_IMAGES_NOTE = note_text("over-images", column=OVER_IMAGES.name)
 
 
 def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:

@@ -2,6 +2,7 @@
 
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import gold_search, settled, values_for
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset
@@ -50,10 +51,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     tables = [table]
     if study.fair:
         title = "Table 10 against a Plain with as many trials"
-        note = (
-            "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
-            "Verdicts take the table before: the paper's Plain had no such trials."
-        )
+        note = note_text("table10-fair")
         fair = comparisons(study, known, fair=True)
         tables.append(effect_table(known, fair, "table10-fair", title, ("Backbone", "Plain with"), note))
     return RecipeOutput(tuple(tables), evidence=evidence_of(known, rows))

@@ -113,10 +113,7 @@ def _rows(
 def make_table3(study: Scope, known: Snapshot) -> RecipeOutput:
     tables, evidence = [], dict[str, dict[str, Evidence]]()
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
-    note = (
-        f"First {study.window} epochs.{falling} Converged: the first epoch within 1% of the best validation accuracy. "
-        f"{DIFFERENCE_NOTE}"
-    )
+    note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
     for what, title, value, columns in (
         # Of one run the epoch is a whole number, and the paper prints one.
         ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
@@ -140,10 +137,7 @@ def _uncensored(study: Scope, known: Snapshot, evidence: dict[str, dict[str, Evi
         cells = difference_cells(measured, printed(f"table3/{comparison.arch}/convergence"))
         rows.append((arch_cell(comparison.arch), Cell(comparison.reading.title), *cells))
     title = f"Table 3: convergence epoch over all {study.epochs} epochs"
-    note = (
-        f"As above, without the cut at epoch {study.window}: accuracy that still rises there makes a run seem "
-        f"converged. The paper's numbers are those of its {LONG} epochs. {DIFFERENCE_NOTE}"
-    )
+    note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
     return Table("table3-convergence-whole", title, columns, tuple(rows), note)
 
@@ -152,10 +146,7 @@ def make_table4(study: Scope, known: Snapshot) -> RecipeOutput:
     evidence: dict[str, dict[str, Evidence]] = {}
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
     rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
-    note = (
-        "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative. "
-        f"{stands_note(study, GAP_EPOCHS)}{DIFFERENCE_NOTE}"
-    )
+    note = note_text("table4", stands=stands_note(study, GAP_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
     return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
 

@@ -115,10 +115,7 @@ def _table(
 
     columns = (*map(number, sides), percent("Effect"), *EFFECT[3:], number("Mean cosine", signed=True))
     cell_count = max(tables.family_sizes(comparisons).values(), default=1)
-    correction = (
-        f"Effect: mean over seeds of the difference in test accuracy, in percent of the mean of {sides[0]}. Intervals "
-        f"are 95% t intervals over seeds, corrected for {cell_count} cells; p too."
-    )
+    correction = note_text("effects", side=sides[0], cells=cell_count)
     headings = ("Backbone", "Branches")
     return tables.comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}")
 
@@ -132,10 +129,7 @@ def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str,
     ]
     if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
         return Figure(name, title, (), caption="Waits for its runs.")
-    caption = (
-        "Bars are the intervals of the table, dots the seeds. A bar that ends in an arrow goes on: few seeds have wide "
-        "intervals."
-    )
+    caption = note_text("effects-figure")
     return Figure(name, title, panels, len(panels), caption)
 
 
@@ -196,10 +190,7 @@ BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=Tr
 
 
 def make_alphas(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
-    note = (
-        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each "
-        f"backbone at N = {DOSE}, and every alpha that the table has."
-    )
+    note = note_text("alphas", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "The backbones at equal alpha"
     output = variants_output(study, known, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain")
     return dataclasses.replace(output, tables=(*output.tables, between_table(known, rows)))
@@ -220,10 +211,7 @@ def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
                 effect, other = (effects[reading, f"alphas/{arch}/{variant.name}"] for arch in (first, second))
                 rows.append((*tables.heading_cells(texts, first, second), *_between_cells(effect, other, family)))
     columns = (*tables.headings_of(("Alpha", "Backbones")), *((READING,) if several else ()), *BETWEEN)
-    note = (
-        "Points of improvement over Plain; learning rate and weight decay still are each backbone's own. Intervals are "
-        f"95% t intervals over seeds, corrected for {family} cells; p too."
-    )
+    note = note_text("alphas-between", cells=family)
     return Table("alphas-between", "Between backbones, at equal alpha", columns, tuple(rows), note)
 
 
