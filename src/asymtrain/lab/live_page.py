@@ -28,7 +28,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
-    from asymtrain.lab.store import Record, Summary
+    from asymtrain.lab.store import Record, StoreSummary
 
 HOST = "127.0.0.1"
 PAUSE = 2.0  # seconds between two questions of a page
@@ -56,7 +56,7 @@ def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
 class StoreState:
     """What a store and the logs beside it say at one moment. While it is equal, the page is."""
 
-    summary: "Summary | None"
+    summary: "StoreSummary | None"
     pending: "tuple[tuple[RunSpec, str], ...]"
     logs: tuple[tuple[str, int], ...]  # name and size
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import RunSpec
-    from asymtrain.lab.store import Group, Store, Summary
+    from asymtrain.lab.store import Counts, Store, StoreSummary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
 SHOWN = 10  # runs that are named for each reason
@@ -24,7 +24,7 @@ def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
     return [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
 
 
-def counts_table(summary: "Summary") -> "Table":
+def counts_table(summary: "StoreSummary") -> "Table":
     """How many runs of each group are in which state."""
     from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.models import display_name
@@ -47,7 +47,7 @@ def run_lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str
             yield f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}"
 
 
-def _numbers(group: "Group") -> list[str]:
+def _numbers(group: "Counts") -> list[str]:
     from asymtrain.lab.report import duration
 
     return [*(f"{getattr(group, name):,}" for name in COUNTS), duration(group.seconds)]

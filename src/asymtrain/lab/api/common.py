@@ -49,13 +49,12 @@ def base_spec(
 
     A field that is None has the recipe's value, and without one the scale's.
     """
-    from asymtrain.lab.recipes import check_given, recipe_fields
+    from asymtrain.lab.recipes import recipe_fields
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import get_scale, scaled_spec
 
     sizes = get_scale(scale)
     given = {name: value for name, value in fields.items() if value is not None}
-    check_given(given)
     if data_options:
         known = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
         given["dataset_options"] = {**known, **data_options}

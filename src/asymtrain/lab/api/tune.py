@@ -71,7 +71,7 @@ def tune(
 
     Candidates race against Plain on seeds that they share, and are compared on held-out training images. The better
     half of each rung trains longer. The winner is confirmed on fresh seeds and on test images that the race never saw.
-    The verdict is attach, none or undecided, and says why.
+    The verdict says whether its branches help, and the reason why.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
@@ -82,7 +82,7 @@ def tune(
     >>> result = asymtrain.tune(
     ...     net, (x, y), minutes=1, epochs=2, candidates=tried, recipe="paper", at="1", progress=False
     ... )
-    >>> result.verdict in ("attach", "none", "undecided"), result.comparison["n"]
+    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.comparison["n"]
     (True, 5)
 
     Args:
@@ -92,16 +92,16 @@ def tune(
         minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit. None for no
             limit: the race and the confirmation of all epochs, by the same plan on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
-            so, and is undecided while the difference still moves.
+            so, and settles nothing while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.
         short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
-            are only a limit. The answer is always undecided, and leans to attach the best, or nothing.
+            are only a limit. The answer is that the best likely helps, or inconclusive.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
-        weight_decay: of AdamW, or of SGD.
+        weight_decay: of AdamW.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a place's output, such as BTD, where they cannot be told.
@@ -143,7 +143,7 @@ def tune(
             build, data, recipe, given, build_options, data_options, root, scope, all_images=True, **missing
         )
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
-        question = without_equals(question, folder, root)
+        question = without_equals(question, root)
         with progress_display(opening, quiet=not progress) as display:
             try:
                 result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
@@ -169,10 +169,10 @@ def run_question(question: Question, display: Display, *, tracker: Tracker | Non
     `options` are those of `lab.tune.run_tune`.
     """
     from asymtrain.lab.trackers import tracking
-    from asymtrain.lab.tune import Watcher, run_tune
+    from asymtrain.lab.tune import run_tune
 
     with tracking(tracker, display.update, display.console.print) as update:
-        return run_tune(question, watcher=Watcher(update, display.stage, display.telling(_line)), **options)
+        return run_tune(question, progress=update, on_stage=display.stage, on_run=display.telling(_line), **options)
 
 
 def _line(run: Run) -> str:

@@ -77,6 +77,12 @@ def offered(*values: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def offered_datasets(incomplete: str) -> list[str]:
+    from asymtrain.lab.data.registry import SOURCES
+
+    return offered(*SOURCES)(incomplete)
+
+
 def offered_archs(incomplete: str) -> list[str]:
     from asymtrain.models import backbone_names
 
@@ -87,7 +93,7 @@ def offered_archs(incomplete: str) -> list[str]:
 DATA = typer.Option(
     "--data",
     help="shapes, cifar10, cifar100, folder:PATH, npz:FILE or package.module:function.",
-    autocompletion=offered("shapes", "cifar10", "cifar100", "folder:", "npz:"),
+    autocompletion=offered_datasets,
 )
 DATA_OPTION = typer.Option(
     "--data-option",
@@ -211,8 +217,12 @@ class RunOptions:
 
         Their functions may be given, since a command imports none that it does not name; those are returned.
         """
+        from asymtrain.lab.data.registry import SOURCES
+        from asymtrain.lab.sources import LIBRARIES
+
         words = [self.data or "", *(word.strip() for text in self.arch or () for word in text.split(","))]
-        functions = set(filter(is_function, words))
+        functions = {word for word in words[:1] if is_function(word, SOURCES)}
+        functions |= {word for word in words[1:] if is_function(word, LIBRARIES)}
         for name in self.given():
             values = {"data": words[:1], "arch": words[1:]}.get(name, [""])
             if name not in allowed and not functions.issuperset(values):

@@ -34,5 +34,5 @@ def probe(
     watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
-    """Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict."""
+    """Try each form of branches in one short pair: the same as tune --short, which confirms nothing."""
     find(context, chosen, dataclasses.replace(effort, short=True), output, settings, tracks, watch)

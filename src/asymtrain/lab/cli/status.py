@@ -15,7 +15,7 @@ from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.store import Summary
+    from asymtrain.lab.store import StoreSummary
 
 
 def status(
@@ -36,7 +36,7 @@ def status(
         show(summary, waiting, diverged)
 
 
-def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
+def document(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
@@ -50,7 +50,7 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
     }
 
 
-def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
+def show(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
     console = stdout()
     if not summary.groups:

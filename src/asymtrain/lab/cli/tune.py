@@ -98,7 +98,7 @@ class Effort(ExecutorOptions):
     ] = False
     short: Annotated[
         bool,
-        Option("--short", help="One short pair for each candidate, and no confirmation: a leaning, never a verdict."),
+        Option("--short", help="One short pair for each candidate, and no confirmation: at most, they likely help."),
     ] = False
     seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
@@ -171,7 +171,7 @@ def find(
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    question = without_equals(question, output.out, effort.data_root)
+    question = without_equals(question, effort.data_root)
     store, interrupted = output.store_path, False
     with watch.opened(store), progress_display(opening) as display:
         try:
