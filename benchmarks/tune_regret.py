@@ -237,7 +237,6 @@ ADVISORS: Mapping[str, Advisor] = {
     "one short pair": short_pairs(1),
     "three short pairs": short_pairs(3),
 }
-"""By name. A tune that was run is added to them by `as_run`."""
 LITTLE_TIME: Mapping[str, Advisor] = {
     "tune, half of the training": simulated_tune(0.5),
     "tune, a fifth of the training": simulated_tune(0.2),
@@ -248,11 +247,6 @@ LITTLE_TIME: Mapping[str, Advisor] = {
 def advisors_for(cases: Iterable[Case]) -> dict[str, Advisor]:
     """Those that every case has rows for."""
     return {**ADVISORS, **({} if any(case.length for case in cases) else LITTLE_TIME)}
-
-
-def as_run(answers: Mapping[str, Advice]) -> Advisor:
-    """A tune that was run, by its answer to each case."""
-    return lambda case, scored, others: answers[case.name]
 
 
 @dataclass(frozen=True)
@@ -360,12 +354,8 @@ def family_interval(means: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def score_all(
-    cases: Sequence[Case], advisors: Mapping[str, Advisor], every: Sequence[Case] | None = None
-) -> list[Score]:
-    """Each advisor on these cases; what it learns from other families comes from all (`every`) of the part."""
-    known = cases if every is None else every
-    results = {name: [examine(advisor, case, known) for case in cases] for name, advisor in advisors.items()}
+def score_all(cases: Sequence[Case], advisors: Mapping[str, Advisor]) -> list[Score]:
+    results = {name: [examine(advisor, case, cases) for case in cases] for name, advisor in advisors.items()}
     first = next(iter(results.values()))
     return [score(name, own, first) for name, own in results.items()]
 

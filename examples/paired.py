@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from asymtrain import AlignmentLog, Branches, alignment
 from asymtrain.lab import comparisons
-from asymtrain.lab.cli.screen import show_summary, show_table
+from asymtrain.lab.cli.screen import show_summary
 from asymtrain.lab.report.summary import Summary, records
 from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
 from asymtrain.lab.statistics import FEWEST, decide
 from asymtrain.lab.statistics.estimates import estimate
+from asymtrain.lab.terminal import show_table
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from asymtrain.lab import executors, sources
+from asymtrain.lab import executors
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
@@ -229,9 +229,6 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "mixup=nan"), "write a number"),
         (("--set", "erasing=2"), "erasing is a probability between 0 and 1"),
         (("--set", "averaging=1"), "averaging is a share below 1"),
-        (("--set", "optimizer=muon"), "write optimizer=adamw|sgd"),
-        (("--set", "momentum=0.5"), "adamw has no momentum: leave it out, or set optimizer to 'sgd'"),
-        (("--set", "momentum=0.9"), "adamw has no momentum"),  # the default of sgd
         (("--initial-weights", "w.safetensors"), "initial_weights is for models by name, and mlp is a backbone: leave"),
         (("--set", "warmup=1"), "warmup must be shorter than the 1 epochs of the run"),
         (("--recipe", "strng"), "unknown recipe 'strng': did you mean 'strong'"),
@@ -493,7 +490,7 @@ def deep(classes):
 @pytest.fixture
 def own_nets(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     (tmp_path / "own_nets.py").write_text(NETS)
     yield tmp_path / "own_nets.py"
     sys.modules.pop("own_nets", None)
@@ -545,7 +542,7 @@ def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, phot
         ),
         ("own_nets:drifting", "own_nets:drifting is not deterministic"),
         ("own_nets:other", "gives logits of shape (2, 1000) for two inputs, and the data has 9 classes"),
-        ("own_nets:deep", "images of 32 x 32 are too small for own_nets:deep"),
+        ("own_nets:deep", "own_nets:deep does not take images of 32 x 32"),
         ("own_nets:nett", "did you mean 'net'?"),
         ("own_net:net", "own_net cannot be imported"),
         ("__main__:net", "put the function into one"),

@@ -8,7 +8,7 @@ from torch import nn
 
 import asymtrain
 from asymtrain import UsageError
-from asymtrain.lab import tuning
+from asymtrain.lab.api import tune as tuning
 from asymtrain.lab.statistics import VERDICTS
 
 pytestmark = pytest.mark.usefixtures("workplace", "one_core")
