@@ -16,7 +16,7 @@ from asymtrain.lab.recipes import (
     recipe_fields,
     with_recipe,
 )
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 

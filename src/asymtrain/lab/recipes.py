@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import unknown_name
-from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.runs import RunSpec
 
 _NOTHING: dict[str, Any] = {
     "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0,
