@@ -26,7 +26,7 @@ def longest_within(seconds, made, epochs):
     return race_seconds(made.rungs, TIMING) + confirmation_seconds(epochs, made.seeds, TIMING) <= seconds
 
 
-@pytest.mark.parametrize("seconds", [60, 100, 200, 400, 700, 1000, 1500])
+@pytest.mark.parametrize("seconds", [60, 100, 200, 400, 700, 1000, 1200, 1500])
 def test_a_plan_fits_into_its_time_and_leaves_the_confirmation_its_share(seconds):
     made = plan(seconds)
     planned = race_seconds(made.rungs, TIMING) + confirmation_seconds(made.epochs, made.seeds, TIMING)

@@ -303,9 +303,11 @@ def removal_table(removal: Removal) -> Table:
         Column("Logits"),
     )
     same = "bit-equal" if removal.difference == 0 else f"differ by {removal.difference:.2g}"
-    parameters = (Cell(count, words=f"{count:,}") for count in removal.parameters)
-    states = zip(("before", "with branches", "after strip"), parameters, removal.hooks, strict=True)
-    rows = [(*state, same if state[0] == "after strip" else NOTHING) for state in states]
+    names, logits = ("before", "with branches", "after strip"), (NOTHING, NOTHING, same)
+    rows = [
+        (name, Cell(parameters, words=f"{parameters:,}"), hooks, words)
+        for name, parameters, hooks, words in zip(names, removal.parameters, removal.hooks, logits, strict=True)
+    ]
     note = (
         "Checked by a step of training with the branches above, on a new model. Logits: of "
         f"{removal.images} test images, beside those of a model with the same weights that never had branches."

@@ -342,11 +342,9 @@ def stage_words(race: Race) -> str:
     if race.winner is not None:
         plan = race.plan
         return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
-    rung, racing = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
+    rung, racing = race.rungs[-1].rung, len(race.rungs[-1].entries)
     size = f"{counted(racing, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
-    if race.question.short:
-        return f"Short pairs: {size}"
-    return f"{race.stage.capitalize()}: {size}"
+    return f"{race.stage.removeprefix('the ').capitalize()}: {size}"
 
 
 def seconds_after(race: Race, timing: Timing) -> float:
