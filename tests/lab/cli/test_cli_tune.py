@@ -147,13 +147,13 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
-    def interrupted(question, *, watcher, **options):
+    def interrupted(question, *, on_run, **options):
         def stop(run, done, total):
-            watcher.run(run, done, total)
+            on_run(run, done, total)
             if run.spec.seed == 3001:
                 raise KeyboardInterrupt
 
-        return run_tune(question, watcher=running.Watcher(watcher.progress, watcher.stage, stop), **options)
+        return run_tune(question, on_run=stop, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("asymtrain.lab.tune.run_tune", interrupted)

@@ -17,7 +17,17 @@ from asymtrain.lab.instruments.alignment.measure import conflicts
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
+from asymtrain.lab.statistics import (
+    bootstrap_images,
+    bootstrap_seeds,
+    cohen_d_av,
+    cohen_d_z,
+    minimum_detectable_improvement,
+    size_word,
+    t_interval,
+    unpack_answers,
+    wilcoxon_p,
+)
 from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect, first_epochs
 from asymtrain.lab.studies.paper.numbers import Printed, note_text
@@ -225,9 +235,14 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
         effect = effect_of(known, row)
         if effect is None:
             return missing_cells(len(SIZES))
-        size = describe(effect.plain, effect.asymmetric, family=family)
-        bootstrap = None if size.bootstrap is None else Interval(*size.bootstrap)
-        values = (size.d_z, size.d_av, size.size, size.p_wilcoxon, bootstrap, size.detectable, size.n)
+        plain, asymmetric = effect.plain, effect.asymmetric
+        d_av, n = cohen_d_av(plain, asymmetric), len(plain)
+        p = wilcoxon_p([after - before for before, after in zip(plain, asymmetric, strict=True)])
+        bootstrap = detectable = None
+        if n > 1 and any(plain):
+            bootstrap = Interval(*bootstrap_seeds(plain, asymmetric))
+            detectable = minimum_detectable_improvement(plain, asymmetric, family=family)
+        values = (cohen_d_z(plain, asymmetric), d_av, size_word(d_av), p, bootstrap, detectable, n)
         return [Cell(value, effect.spec_ids) for value in values]
 
     return comparison_table(comparisons, name, title, headings, SIZES, cells, SIZES_NOTE)
