@@ -328,7 +328,7 @@ def test_mappings_of_any_class(kind: Callable[..., object]) -> None:
     model, x = Odd(lambda value: kind(feature=value, count=value.long())), rows()
     attach(model, "odd", x, CLASSES, output="feature").strip()
     for output, fault in (
-        ("features", "unknown output= .* 'features'"),
+        ("features", "at output='features' .* parts feature, count"),
         ("count", "no floating-point tensor"),
     ):
         with pytest.raises(UsageError, match=fault):

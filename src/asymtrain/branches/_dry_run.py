@@ -415,11 +415,8 @@ def _close(first: Tensor, second: Tensor) -> bool:
         return torch.equal(first, second)
     tolerance = max(torch.finfo(first.dtype).eps, 1e-5) ** 0.5
     kind = torch.promote_types(first.dtype, torch.float32)
-    finite = first.isfinite() & second.isfinite()
-    if not torch.equal(finite, first.isfinite() | second.isfinite()):
-        return False
-    first, second = (torch.where(finite, tensor, 0).to(kind) for tensor in (first, second))
-    return bool((first - second).abs().amax() <= tolerance * first.abs().amax())
+    size = float(first.to(kind).nan_to_num(0, 0, 0).abs().amax())
+    return torch.allclose(first.to(kind), second.to(kind), rtol=0, atol=tolerance * size, equal_nan=True)
 
 
 def _has_nan(tensor: Tensor) -> bool:
