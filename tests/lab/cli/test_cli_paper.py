@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from asymtrain.lab import executors
-from asymtrain.lab.cli import paper, screen
+from asymtrain.lab import terminal as screen
+from asymtrain.lab.cli import paper
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.cli.paper_work import study_sentence

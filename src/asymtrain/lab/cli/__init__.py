@@ -13,7 +13,7 @@ from asymtrain.errors import how_to_install
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
-    "probe": "Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict.",
+    "probe": "Try each form of branches in one short pair: the same as tune --short, which confirms nothing.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",

@@ -110,7 +110,7 @@ class _Command(_PlainHelp, TyperCommand):
     pass
 
 
-class Group(_PlainHelp, TyperGroup):
+class CommandGroup(_PlainHelp, TyperGroup):
     """A command that has commands of its own."""
 
 
@@ -136,7 +136,7 @@ def single_command(name: str, function: Callable[..., None]) -> Any:
     return get_command(alone)
 
 
-def command_group(name: str, cls: type[Group] = Group) -> typer.Typer:
+def command_group(name: str, cls: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """A command that has commands of its own, and shows its help where none of them is called."""
     group = _Program(name=name, cls=cls)
 
@@ -148,7 +148,7 @@ def command_group(name: str, cls: type[Group] = Group) -> typer.Typer:
     return group
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """Knows its commands by name and help line; the one that is called is loaded."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

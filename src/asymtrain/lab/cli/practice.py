@@ -179,7 +179,7 @@ def _show(context: typer.Context, output: PracticeOutput, step_costs: Sequence[P
 
 
 def _facts(context: typer.Context, store: Path, runs: "list[Run]") -> dict[str, str]:
-    from asymtrain.lab.cli.report import versions_in
+    from asymtrain.lab.api.common import versions_in
     from asymtrain.lab.report.run_report import run_facts
 
     return {"Command": typed_command(context), **run_facts(runs, versions_in(store, runs))}

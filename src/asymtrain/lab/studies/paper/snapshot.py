@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab import data
-from asymtrain.lab.data import cifar
+from asymtrain.lab.data import registry
+from asymtrain.lab.data.registry import Size
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, store_exists
 from asymtrain.lab.studies.paper.study import Reading
 
-TEST_IMAGES = 10_000  # of either CIFAR
 LAST = 20  # epochs behind the reading `last20`
 
 
@@ -44,16 +43,20 @@ def read_store(path: Path) -> Snapshot:
     return Snapshot({record.run.spec.id: record.run for record in records}, measured, versions)
 
 
+def size_of(spec: RunSpec) -> Size:
+    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
+    assert size is not None, f"{spec.dataset} does not tell how large it is"
+    return size
+
+
 def class_count(spec: RunSpec) -> int:
-    count = data.class_count(spec.dataset, dict(spec.dataset_options))
-    assert count is not None, f"{spec.dataset} does not tell how many classes it has"
-    return count
+    return size_of(spec).classes
 
 
 def count_test_images(spec: RunSpec) -> int:
-    if spec.dataset in cifar.SOURCES:
-        return TEST_IMAGES
-    return int(dict(spec.dataset_options).get("test_size", 1000))  # type: ignore[arg-type]
+    count = size_of(spec).test
+    assert count is not None, f"{spec.dataset} does not tell how many test images it has"
+    return count
 
 
 def accuracy(run: Run, reading: Reading) -> float:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import holm
+from asymtrain.lab.statistics import Verdict, decide, holm
 from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
@@ -33,15 +33,13 @@ from asymtrain.lab.studies.practice.protocol import (
 from asymtrain.lab.studies.practice.running import Left, left_of
 from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, select
 
-MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
-LEVEL = 0.05  # of p, corrected
+MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
 _FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
 Comparison = tuple[Task, Arm, Arm]  # of the second arm with the third
-Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,8 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        if self.row["n"] < self.wanted:
-            return "few seeds"
-        if self.p_holm is not None and self.p_holm < LEVEL:
-            return "helps" if self.row["points"] > 0 else "hurts"
-        low = self.row["points"] if self.row["points_low"] is None else self.row["points_low"]  # without spread
-        return "harmless" if low > -MARGIN else "open"
+        estimate, low, high, n = (self.row[name] for name in ("points", "points_low", "points_high", "n"))
+        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.wanted, margin=MARGIN).verdict
 
 
 @dataclass(frozen=True)
@@ -169,12 +163,13 @@ def is_recommended(results: Results) -> bool | None:
     Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one. Where
     Plain has the best rank there is no such setting.
     """
-    verdicts = [effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
+    effects = [effect for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
     if results.plain:
         return False
-    if len(verdicts) < len(MODELS) or "few seeds" in verdicts:
+    if len(effects) < len(MODELS) or any(effect.row["n"] < effect.wanted for effect in effects):
         return None
-    return "helps" in verdicts and set(verdicts) <= {"helps", "harmless"}
+    verdicts = {effect.verdict for effect in effects}
+    return "helps" in verdicts and verdicts <= {"helps", "no meaningful difference", "harmless"}
 
 
 def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
