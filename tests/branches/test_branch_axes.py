@@ -9,7 +9,15 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._axes import Axis, BatchEvidence, PlaceEvidence, feature_axis_of, infer_layout, lets_through
+from asymtrain.branches._axes import (
+    Axis,
+    BatchEvidence,
+    LayerEvidence,
+    PlaceEvidence,
+    feature_axis_of,
+    infer_layout,
+    lets_through,
+)
 from asymtrain.errors import UsageError
 
 
@@ -316,6 +324,14 @@ def test_evidence_settles_a_layout_or_it_is_asked_for(
     else:
         with pytest.raises(UsageError, match="pass layout="):
             infer_layout("x", shape, evidence, batch)
+
+
+def test_of_axes_that_have_the_size_of_a_layers_features_only_the_batch_is_no_rival() -> None:
+    layers = LayerEvidence()
+    layers.note(torch.empty(8, 5, 8), -1)
+    assert layers.feature_axes((8, 5, 8), 0) == {2}
+    assert not layers.feature_axes((8, 5, 8), None)
+    assert not layers.feature_axes((8, 8, 5), 0)
 
 
 def test_rows_that_are_not_samples_are_asked_about() -> None:
