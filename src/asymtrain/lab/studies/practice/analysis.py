@@ -17,6 +17,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import Verdict, decide, holm
 from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
+from asymtrain.lab.studies.frame import Left, joined, missing_of
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
     ELSEWHERE,
@@ -24,14 +25,14 @@ from asymtrain.lab.studies.practice.protocol import (
     MODELS,
     NONE,
     Arm,
-    Block,
     Part,
-    Study,
+    Size,
     Task,
     final_specs,
 )
-from asymtrain.lab.studies.practice.running import Left, left_of
-from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, select
+from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Block
 
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
@@ -127,7 +128,7 @@ class Effect:
 class Results:
     """What the stored runs say."""
 
-    study: Study
+    study: Size
     selections: tuple[Selection, ...]  # where the second wave is missing, of the first
     # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
     selected: tuple[Effect, ...]
@@ -137,7 +138,7 @@ class Results:
     unfinished: tuple[tuple[Block, Left], ...]
 
 
-def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+def analyse(study: Size, known: Known, costs: Sequence[StepCost] = ()) -> Results:
     """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
 
     `costs` of steps go to the effects of the main table.
@@ -152,8 +153,9 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
-    unfinished = tuple(pair for pair in left if not pair[1].is_done)
+    wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
+    left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
+    unfinished = tuple(pair for pair in left if not pair[1].is_empty)
     return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
 
 
@@ -179,12 +181,12 @@ def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]
 
 def _tasks(part: Part) -> list[Task]:
     """Tasks of all blocks that ask for this part, models in the order of the protocol."""
-    tasks = [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+    tasks = [task for block in BLOCKS.values() for task in block.parts if task.part == part]
     datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
+def _comparisons(study: Size, part: Part, known: Known) -> list[Comparison]:
     """What is compared with what."""
     arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
     if part == "signal":  # without a control, the selected form would only repeat the main table
@@ -201,7 +203,7 @@ def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
 
 
-def _part_effects(study: Study, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
+def _part_effects(study: Size, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
     """Effects, corrected over the models that have the same arm on the same data."""
     effects = compare_arms(study, asked, known)
     families: dict[tuple[str, str], list[int]] = {}
@@ -222,7 +224,7 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def compare_arms(study: Study, asked: Iterable[Comparison], known: Known) -> list[Effect]:
+def compare_arms(study: Size, asked: Iterable[Comparison], known: Known) -> list[Effect]:
     """Each over the seeds of which both arms are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame

@@ -3,7 +3,6 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from asymtrain.lab.report.figure import Bar, Bars, Figure
@@ -22,9 +21,10 @@ from asymtrain.lab.studies.practice.protocol import (
     TUNED_BRANCHES,
     VARIATIONS,
     Part,
-    Study,
+    Size,
 )
 from asymtrain.lab.studies.practice.selection import Selection, Trial, mean_ranks
+from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
@@ -49,20 +49,15 @@ _TUNED_NOTE = (
 )
 
 
-def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dict[str, Path]:
-    """Write practice.html, practice.json and the figures into the folder `out`."""
-    from asymtrain.lab.report.page import write_page
-
-    return write_page(
-        out,
-        "practice",
-        title="Branches in practice",
-        lead=_lead(results),
-        headline=_headline(results),
-        tables=tables(results),
-        figures=figures(results),
-        facts=facts,
-        document=document(results),
+def judged_page(results: Results) -> JudgedPage:
+    return JudgedPage(
+        "Branches in practice",
+        _lead(results),
+        tables(results),
+        document(results),
+        figures(results),
+        sentences(results),
+        _headline(results),
     )
 
 
@@ -167,7 +162,7 @@ def _part_table(part: Part, results: Results) -> Table:
     return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
 
 
-def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
+def effects_table(name: str, title: str, effects: Sequence[Effect], study: Size, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
     named = {"Data": [study.data[effect.task.data].title for effect in effects]}
     if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
@@ -333,7 +328,8 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
 def missing_table(results: Results) -> Table:
     """The blocks that are not finished."""
     rows = make_rows(
-        (block.name, block.title, f"{len(left.stored)}/{left.needed}") for block, left in results.unfinished
+        (block.name, block.title, "{runs_there}/{runs_needed}".format(**left.progress))
+        for block, left in results.unfinished
     )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
