@@ -22,7 +22,7 @@ from asymtrain.lab.instruments.attention.result import (
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
@@ -236,4 +236,4 @@ def _cell(values: Estimate | None) -> Cell:
     below, above = values.mean - values.low, values.high - values.mean
     if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-9):
         return Cell(Mean(values.mean, above))
-    return Cell(values.mean, interval=Interval(values.low, values.high))
+    return Cell(values.mean, interval=Range(values.low, values.high))

@@ -14,7 +14,7 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
 from asymtrain.lab.instruments.alignment.measure import conflicts
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
@@ -71,9 +71,9 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
-def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:
+def ends_of(over_seeds: statistics.Interval | None) -> Range | None:
     """Both ends of what was computed; with one seed or equal pairs there is nothing."""
-    return None if over_seeds is None else Interval(over_seeds.low, over_seeds.high)
+    return None if over_seeds is None else Range(over_seeds.low, over_seeds.high)
 
 
 def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids) -> list[Cell]:
@@ -197,10 +197,10 @@ def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
 
 
 @lru_cache(maxsize=1024)  # cells share runs, and thousands of draws of ten thousand images take a second
-def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Interval | None:
+def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Range | None:
     before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
     try:
-        return Interval(*bootstrap_images(before, after, over_seeds=False))
+        return Range(*bootstrap_images(before, after, over_seeds=False))
     except UsageError:  # Plain is right in next to no image: a draw may have none of them
         return None
 
@@ -230,7 +230,7 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
         if effect is None:
             return missing_cells(len(SIZES))
         size = describe(effect.plain, effect.asymmetric, family=family)
-        bootstrap = None if size.bootstrap is None else Interval(*size.bootstrap)
+        bootstrap = None if size.bootstrap is None else Range(*size.bootstrap)
         values = (size.d_z, size.d_av, size.size, size.p_wilcoxon, bootstrap, size.detectable, size.n)
         return [Cell(value, effect.spec_ids) for value in values]
 
@@ -320,7 +320,7 @@ def _pull(runs: Sequence[Run], epochs: int) -> float | None:
     return float(np.median(shares)) if shares else None
 
 
-def _signs(*intervals: Interval | None) -> str:
+def _signs(*intervals: Range | None) -> str:
     signs = {0 if span is None else (span.low > 0) - (span.high < 0) for span in intervals}
     if 0 in signs:
         return UNCLEAR
