@@ -461,7 +461,7 @@ def import_command(folder: Path) -> list[list[str]]:
 
 
 def make_checkpoint(folder: Path, number: int) -> None:
-    """A stack that was ended after some of its epochs, with the checkpoint before."""
+    """A stack that was ended after some of its epochs."""
     done: list[int] = []
 
     def watch(progress: Any) -> None:

@@ -257,8 +257,6 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"epochs": "3"}, "epochs must be a number, got '3'"),
         ({"alpha": "3"}, "alpha must be a number, got '3'"),
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),
-        ({"momentum": 0.5}, "adamw has no momentum"),
-        ({"momentum": 0.9, "recipe": None}, "adamw has no momentum"),
         (
             {"build": "vit", "data": "shapes", "data_options": {"image_size": 12}, "at": None},
             "image_size 12 is not a multiple of patch 8",

@@ -121,7 +121,7 @@ def base_spec(
     from asymtrain.lab.data.registry import kept_dataset
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.executors import check_data
-    from asymtrain.lab.recipes import check_given, complete, recipe_fields
+    from asymtrain.lab.recipes import complete, recipe_fields
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import get_scale, scaled_spec
     from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
@@ -134,7 +134,6 @@ def base_spec(
     if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):
         given_one = f"a {type(build).__name__}"
         raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
-    check_given(given)
     fields = dict(given)
     if recipe is not None:
         epochs = RunSpec(epochs=given.get("epochs", scale.fields["epochs"])).epochs  # which refuses what is no number

@@ -265,7 +265,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     """
     import torch
 
-    from asymtrain.branches._nested import logits_in
+    from asymtrain.branches import logits_in
 
     digest, values = hashlib.sha256(), []
     for name, tensor in _named_tensors(model):
@@ -380,7 +380,7 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
-    from asymtrain.branches._nested import logits_in
+    from asymtrain.branches import logits_in
 
     with _undisturbed(model):
         try:
@@ -405,9 +405,9 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
 
 @contextmanager
 def _undisturbed(model: "nn.Module") -> Iterator[None]:
-    from asymtrain.branches._dry_run import attributes_kept, undisturbed
+    from asymtrain.branches import preserve_attributes, preserve_state
 
-    with undisturbed(model), attributes_kept(model):
+    with preserve_state(model), preserve_attributes(model):
         yield
 
 

@@ -98,7 +98,7 @@ def tune(
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
-        weight_decay: of AdamW, or of SGD.
+        weight_decay: of AdamW.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a place's output, such as BTD, where they cannot be told.

@@ -263,16 +263,16 @@ def test_what_is_typed_wins_over_the_recipe_and_that_over_the_scale():
     assert (spec.epochs, spec.alpha) == (scaled.epochs, scaled.alpha)
     assert {name: getattr(spec, name) for name in RECIPES["strong"]} == {**RECIPES["strong"], "warmup": 0.5}
     chosen = RunOptions(arch=["cnn"], recipe="strong", epochs=40, learning_rate=0.1, weight_decay=0.0, batch=8)
-    (spec,) = chosen.base_specs(**parse_settings(["mixup=0", "schedule=linear", "clip=2.5"]))
+    (spec,) = chosen.base_specs(**parse_settings(["mixup=0", "schedule=constant", "clip=2.5"]))
     assert (spec.epochs, spec.warmup, spec.learning_rate, spec.weight_decay, spec.batch) == (40, 4.0, 0.1, 0.0, 8)
-    assert (spec.mixup, spec.schedule, spec.clip, spec.cutmix) == (0.0, "linear", 2.5, 1.0)
+    assert (spec.mixup, spec.schedule, spec.clip, spec.cutmix) == (0.0, "constant", 2.5, 1.0)
     assert RunOptions(arch=["cnn"], recipe="paper").base_specs() == [scaled]
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "last_batch"])
 def test_every_part_of_a_recipe_can_be_given(name):
     values = {**LATER_FIELDS, **RECIPE_FIELDS, **MODEL_FIELDS}
-    value = (values | {"decay": "matrices", "schedule": "linear", "augmentation": "trivial"}).get(name)
+    value = (values | {"decay": "matrices", "schedule": "cosine", "augmentation": "trivial"}).get(name)
     if name in ("learning_rate", "weight_decay", "batch"):
         assert name in vars(RunOptions())
         return

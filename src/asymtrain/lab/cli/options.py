@@ -226,7 +226,7 @@ class ScaleOptions:
 
         `fields` are further fields of the specs; None leaves the recipe's value, and without one the scale's.
         """
-        from asymtrain.lab.recipes import check_given, recipe_fields
+        from asymtrain.lab.recipes import recipe_fields
         from asymtrain.lab.scales import scaled_spec
 
         own = ("data", "data_option", "arch", "arch_option", "scale", "seeds", "recipe")
@@ -236,7 +236,6 @@ class ScaleOptions:
             known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
             added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
         given = {name: value for name, value in added.items() if value is not None}
-        check_given(given)
         if self.recipe is not None:
             added = recipe_fields(self.recipe, given.get("epochs", scale.fields["epochs"]), given)
         specs = [scaled_spec(scale, name, self.data, **added) for name in names]

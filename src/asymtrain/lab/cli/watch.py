@@ -33,7 +33,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
-    from asymtrain.lab.store import Record, Summary
+    from asymtrain.lab.store import Record, StoreSummary
 
 HOST = "127.0.0.1"
 PORT = 8400
@@ -101,7 +101,7 @@ def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
 class State:
     """What a store and the logs beside it say at one moment. While it is equal, the page is."""
 
-    summary: "Summary | None"
+    summary: "StoreSummary | None"
     pending: "tuple[tuple[RunSpec, str], ...]"
     logs: tuple[tuple[str, int], ...]  # name and size
 

@@ -468,7 +468,7 @@ def _facts(result: Tuned) -> dict[str, str]:
     places = {"Places": ", ".join(result.places)} if result.places else {}
     return {
         **command,
-        "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, {base.optimizer}",
+        "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, adamw",
         **places,
         "Time": budget_words(result),
         **run_facts(result.runs, result.versions),
