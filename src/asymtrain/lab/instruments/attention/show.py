@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.result import (
     LABELS,
     AttentionResult,
@@ -147,8 +145,6 @@ def maps_figure(
 
     Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
     """
-    if (count := 1 + max(image for _, image, _ in rows)) > MOST_IMAGES:
-        raise UsageError(f"a figure of maps shows {MOST_IMAGES} images at most, got {count}")
     shown: dict[tuple[int, str], AttentionResult] = {}
     for result in results:
         spec, epoch = result.state
