@@ -210,4 +210,8 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(held: Callable[[], None] = step) -> None:  # the graph reads the memory of what the step holds
+        graph.replay()
+
+    return replay

@@ -3,7 +3,6 @@
     python benchmarks/overhead.py                  # on this machine's GPU, or its CPU
     python benchmarks/overhead.py --only models --model vit_small_patch16_224
     python benchmarks/overhead.py --device cpu --only backbones --arch mlp
-    python benchmarks/overhead.py --only calls     # on any machine, in seconds
     python benchmarks/overhead.py --only practice --store practice.sqlite --json practice-step.json
 
 Ordinary models of timm (bf16 autocast, 224 px, 1,000 classes, fused AdamW): a step with branches against one without.
@@ -14,12 +13,11 @@ over turns; behind it stand the extremes over pairs of builds, one of each side,
 plain build over the fastest, which shows the error. "On the device" is the time of a plain step's kernels and copies,
 summed, and that with branches over it: what a step takes where the processor keeps up with the GPU. The same of the
 models of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each,
-else with the paper's. `--branches every` takes all objectives and places; `--json` keeps the rows, for `asymtrain
+else with the paper's. `--json` keeps the rows, for `asymtrain
 practice show --step-costs`. Then the paper's small backbones, which are bound by launches, with branches against none:
 in the loop a user would write (`loops`), beside a loop whose optimizer has the branches' weights and nothing else of
 them; and with whole steps captured as CUDA graphs (`graphs`). Then 300 branches against one (time, and memory beyond
 their weights) and in the engine the gradient cosine at every step and at every 16th, against none (`backbones`).
-`calls` counts what a step asks of the processor, on models so small that arithmetic does not count.
 """
 
 import argparse
@@ -29,8 +27,6 @@ import gc
 import itertools
 import json
 import statistics
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -40,17 +36,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import WithBranches, attach, models
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.setup import build_module, chosen_places
-from asymtrain.lab.studies.practice.protocol import FORMS, FULL, NONE, Task, final_specs
+from asymtrain.lab.studies.practice.protocol import FULL, NONE, Task, final_specs
 from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
-from asymtrain.lab.studies.practice.running import read_runs
 from asymtrain.lab.studies.practice.selection import Known, select
+from asymtrain.lab.studies.snapshot import read_store
 from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_size, synthetic
+from loops import captured
 
 Step = Callable[[], None]
 MODELS = {  # places, and a batch that fits
@@ -60,8 +56,7 @@ MODELS = {  # places, and a batch that fits
     "convnext_tiny": ("stages.*", 96),
 }
 TURNS, WARM, BUILDS, PROFILED = 15, 5, 3, 5
-GROUPS = ["models", "practice", "loops", "graphs", "backbones", "calls"]
-PARTS = "forward", "loss", "backward", "optimizer"
+GROUPS = ["models", "practice", "loops", "graphs", "backbones"]
 
 
 def main() -> None:
@@ -77,7 +72,6 @@ def main() -> None:
         "--builds", type=int, default=BUILDS, help="of each side, in `models`, `practice`, `loops`, `graphs`"
     )
     options.add_argument("--store", type=Path, help="of the practice study: what it selected for each model")
-    options.add_argument("--branches", choices=["selected", "every"], default="selected", help="of `practice`")
     options.add_argument("--json", type=Path, help="write the rows of `models` and `practice` here too")
     options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
@@ -98,8 +92,6 @@ def main() -> None:
         print_graphs(chosen, device)
     if "backbones" in chosen.only:
         print_backbones(chosen.arch, device)
-    if "calls" in chosen.only:
-        print_calls()
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,7 @@ def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
     """The study's models, with the places that the study's branches have."""
-    known = read_runs(chosen.store) if chosen.store else {}
+    known = read_store(chosen.store).runs if chosen.store else {}
     for name in PRACTICE:
         if name in (chosen.model or PRACTICE):
             task = Task(name)
@@ -131,22 +123,18 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             x = torch.randn(chosen.batch or FULL.fields["batch"], 3, 32, 32)
             at = find_blocks(model, x[:2])
             read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
-            forms = []
-            for form in practice_forms(task, known, chosen.branches):
-                about = {"objective": form.objective, "branch_bias": form.branch_bias, "places": form.places}
-                bias = {"bias": "prior"} if form.branch_bias == "prior" else {}
-                here = [at[k] for k in chosen_places(len(at), form.places)]
-                forms.append((about, {"at": here, "objective": form.objective, **bias, **read}))
+            form = practice_form(task, known)
+            about = {"objective": form.objective, "branch_bias": form.branch_bias, "places": form.places}
+            bias = {"bias": "prior"} if form.branch_bias == "prior" else {}
+            here = [at[k] for k in chosen_places(len(at), form.places)]
+            forms = [(about, {"at": here, "objective": form.objective, **bias, **read})]
             yield Case(name, model, x, CLASSES, forms)
 
 
-def practice_forms(task: Task, known: Known, which: str) -> list[Candidate]:
-    """The form that was selected for a model, and the paper's where none is yet; or every objective and place."""
-    if which == "every":
-        return [Candidate(form.objective, form.branch_bias, places=places)
-                for form in FORMS.values() for places in ("all", "later", "middle")]  # fmt: skip
+def practice_form(task: Task, known: Known) -> Candidate:
+    """The form that was selected for a model, and the paper's where none is yet."""
     selection = select(FULL, task, known)
-    return [selection.forms[selection.selected] if selection and selection.complete else Candidate()]
+    return selection.forms[selection.selected] if selection and selection.complete else Candidate()
 
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -345,117 +333,6 @@ def print_graphs(chosen: argparse.Namespace, device: torch.device) -> None:
             timed = in_turns(list(zip(*rounds, strict=True)), device, chosen.turn, chosen.turns)
             print(f"{arch:4} {'bf16' if autocast else 'fp32'} {timed.seconds * 1e3:6.3f} ms {timed.ratios[0]}"
                   f" {timed.error:10.3f}x", flush=True)  # fmt: skip
-
-
-def captured(step: Step) -> Step:
-    """A whole step, optimizer included, as one CUDA graph; docs/performance.md shows how."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        warm_up(step)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay(held: Step = step) -> None:  # the graph reads the memory of what the step holds
-        graph.replay()
-
-    return replay
-
-
-def print_calls() -> None:
-    """What the parts of a step ask of the processor, plain + added: operations of torch, calls of Python, its time."""
-    torch.set_num_threads(1)
-    print(f"\n{'calls, tiny tensors':32} {'operations':>10} {'Python calls':>12} {'microseconds':>14}")
-    for name, widths in {"4 widths, rows": (16, 12, 8, 6), "12 of one width, means": (8,) * 12}.items():
-        plain, branched = (tiny_step(widths, with_branches=on) for on in (False, True))
-        spent = [processor_time(plain, branched, part) for part in range(len(plain))]
-        counts = [[[count(side, part) for side in (plain, branched)] for count in (operations, python_calls)]
-                  for part in range(len(plain))]  # fmt: skip
-        for part, (title, pairs, times) in enumerate(zip(PARTS, counts, spent, strict=True)):
-            cells = [f"{a} + {b - a}" for a, b in pairs] + [f"{times[0]:.0f} + {times[1] - times[0]:.0f}"]
-            print(f"{name if not part else '':22} {title:9} {cells[0]:>10} {cells[1]:>12} {cells[2]:>14}")
-        before, after = (sum(times[side] for times in spent) for side in (0, 1))
-        print(f"{'':22} {'step':9} {'':10} {'':12} {after / before:13.2f}x", flush=True)
-
-
-def tiny_step(widths: tuple[int, ...], *, with_branches: bool) -> list[Step]:
-    """The parts of a training step, one after the other, of a model with a place for each width."""
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(before, after) for before, after in itertools.pairwise((8, *widths))]
-    rows = len(set(widths)) > 1
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 10))
-    x, y = torch.randn(4, 8) if rows else torch.randn(4, 5, 8), torch.randint(10, (4,))
-    branches = None
-    if with_branches:
-        places = [str(index) for index in range(len(widths))]
-        branches = attach(model, at=places, sample=x, classes=10, layout="BD" if rows else "BTD")
-    auxiliary = [] if branches is None else list(branches.parameters())
-    optimizer = torch.optim.AdamW([*model.parameters(), *auxiliary], fused=True)
-    loss: list[torch.Tensor] = []
-
-    def forward() -> None:
-        output = model(x)
-        loss[:] = [F.cross_entropy(output if rows else output.mean(1), y)]
-
-    def add_branches() -> None:
-        if branches is not None:
-            loss[0] = loss[0] + 0.3 * branches.loss(y)
-
-    def update() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return [forward, add_branches, lambda: loss[0].backward(), update]
-
-
-def processor_time(plain: list[Step], branched: list[Step], part: int) -> list[float]:
-    """Microseconds of this thread in a part of a step, plain and branched, taking turns: medians."""
-    spent: tuple[list[int], list[int]] = ([], [])
-    for _ in range(300):
-        for side, times in zip((plain, branched), spent, strict=True):
-            for index, call in enumerate(side):
-                start = time.thread_time_ns()
-                call()
-                if index == part:
-                    times.append(time.thread_time_ns() - start)
-    return [statistics.median(times) / 1e3 for times in spent]
-
-
-def operations(step: list[Step], part: int) -> int:
-    """Operations of torch in a part of a step."""
-    counts = []
-    for call in step:
-        with Operations() as counted:
-            call()
-        counts.append(counted.count)
-    return counts[part]
-
-
-class Operations(TorchDispatchMode):
-    """Counts operations, those of the backward pass included."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
-def python_calls(step: list[Step], part: int) -> int:
-    """Calls in a part of a step, of functions in Python and of what Python calls."""
-    count = 0
-
-    def count_calls(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    for index, call in enumerate(step):
-        sys.setprofile(count_calls if index == part else None)
-        call()
-        sys.setprofile(None)
-    return count
 
 
 def print_backbones(names: list[str], device: torch.device) -> None:

@@ -3,8 +3,6 @@
     python benchmarks/tune.py                                   # the tables
     python benchmarks/tune.py --cases                           # and each case
     python benchmarks/tune.py --docs docs/tune.md               # the tables into that page
-    python benchmarks/tune.py --race mlp-cifar100-ordinary --minutes 4 --device cuda --data-root DATA    # tune itself
-    python benchmarks/tune.py --race mlp-cifar100-ordinary --quick                                       # to try it
 
 The rows are those of the folders in `--results`: final runs of the practice study with its selection, and runs of the
 paper's study. A case whose rows do not allow a simulation is named and left out. `tune_regret.py` has the advisors and
@@ -15,20 +13,16 @@ It has only those candidates to choose from that were trained to the end. In the
 the selection's runs of 10 epochs on two seeds; it is confirmed by final runs of four seeds, and the fifth is scored. In
 the paper's study, where the learning rate is constant, the first epochs of a long run are a short run: the race has
 three other seeds, cut off, the confirmation five more, and one of the rest is scored. The clock is not simulated.
-
-`--race` runs `tune` with seeds of its own for a case, with the same candidates, and keeps its answer in
-results/tune-score; the tables then have those cases by themselves, with the tune that was run. Called again it goes on.
 """
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
 from asymtrain.lab.recipes import RECIPES, recipe_fields
@@ -36,17 +30,15 @@ from asymtrain.lab.report.export import as_markdown
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.store.exchange import MANIFEST, read_export
-from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
+from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, Task, final_specs
 from asymtrain.lab.studies.practice.selection import final_arms
-from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
+from asymtrain.lab.tune import RULE
 from tune_regret import (
     ADVISORS,
     Advice,
-    Advisor,
     Case,
     Curves,
     advisors_for,
-    as_run,
     examine,
     family_table,
     score_all,
@@ -65,35 +57,13 @@ ROOT = Path(__file__).parents[1]
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--results", type=Path, default=ROOT / "results", help="a folder of exported folders")
-    options.add_argument("--races", type=Path, help="answers of tunes that were run; default: tune-score of --results")
     options.add_argument("--cases", action="store_true", help="print each case too")
-    options.add_argument("--json", action="store_true", help="print scores and cases as JSON")
     options.add_argument("--docs", type=Path, help="a page to put the tables into")
-    options.add_argument("--race", metavar="CASE", help="run tune for this case, and keep its answer")
-    options.add_argument("--minutes", type=float, default=30.0, help="of the race and its confirmation")
-    options.add_argument(
-        "--quick", action="store_true", help="race tiny networks on drawn shapes; no part of the scores"
-    )
-    options.add_argument("--precision", help="of the race; default: that of the rows on a GPU, else fp32")
-    options.add_argument("--device")
-    options.add_argument("--data-root", type=Path)
-    options.add_argument("--out", type=Path, default=Path("asymtrain-tune-races"), help="runs and pages of races")
     chosen = options.parse_args(arguments)
     try:
-        cases, left_out = read_cases(read_runs(chosen.results))
-        if chosen.race is not None:
-            print(race(named(chosen.race, cases), chosen))
-            return
-        show(cases, left_out, read_races(races_folder(chosen), cases), chosen)
+        show(*read_cases(read_runs(chosen.results)), chosen)
     except UsageError as problem:
         raise SystemExit(f"{problem}") from None
-
-
-def races_folder(chosen: argparse.Namespace) -> Path:
-    given: Path | None = chosen.races
-    if given is None and chosen.quick:
-        return Path(chosen.out)  # what is no part of the scores does not lie among them
-    return given or Path(chosen.results) / "tune-score"
 
 
 def read_runs(results: Path) -> list[Run]:
@@ -252,102 +222,9 @@ def name_of(spec: RunSpec) -> str:
     return "-".join(words)
 
 
-def named(name: str, cases: Sequence[Case]) -> Case:
-    for case in cases:
-        if case.name == name:
-            return case
-    raise unknown_name("case", name, [case.name for case in cases])
-
-
-def race(case: Case, chosen: argparse.Namespace) -> str:
-    """Run tune for a case, keep its answer, and say where."""
-    on_gpu = str(chosen.device).startswith("cuda")
-    base = case.base if on_gpu or chosen.precision else dataclasses.replace(case.base, precision="fp32")
-    if chosen.precision:
-        base = dataclasses.replace(base, precision=chosen.precision)
-    if chosen.quick:
-        base = quick_base(base)
-    question = Question(base, case.candidates, chosen.minutes)
-    out = chosen.out / case.name
-    out.mkdir(parents=True, exist_ok=True)
-    watcher = Watcher(stage=lambda words: print(words, flush=True))
-    result = run_tune(
-        question, store=out / "runs.sqlite", out=out, data_root=chosen.data_root, device=chosen.device, watcher=watcher
-    )
-    result.page(out)
-    if result.race.ruling.because in ("time", "failed"):
-        raise UsageError(f"{result.sentence[:-1]}; nothing was kept for the scores")
-    folder = races_folder(chosen)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{case.name}.json"
-    file.write_text(json.dumps(answer_of(case, result), indent=2) + "\n")
-    return f"{result.sentence}\nKept in {file}"
-
-
-def quick_base(base: RunSpec) -> RunSpec:
-    """The same training in seconds on a CPU."""
-    model = next((name for name, model in MODELS.items() if model.arch == base.arch), "")
-    fields: dict[str, Any] = {
-        **QUICK.data["cifar100"].fields, **QUICK.fields, "arch_options": QUICK.archs.get(model, base.arch_options),
-        "per_class": None, "precision": "fp32", "epochs": 2, "warmup": 0.1 * bool(base.warmup),
-    }  # fmt: skip
-    return dataclasses.replace(base, **fields)
-
-
-def answer_of(case: Case, result: Tuned) -> dict[str, Any]:
-    """What the score needs of a tune that was run, and what it was run with."""
-    told = result.to_dict()
-    kept = (
-        "question", "verdict", "because", "sentence", "candidate", "label", "comparison", "course", "plan", "measured",
-    )  # fmt: skip
-    rungs = [
-        {"epochs": rung["epochs"], "seeds": rung["seeds"], "points": {e["label"]: e["points"] for e in rung["entries"]}}
-        for rung in told["rungs"]
-    ]
-    spent = sum(len(run.history) for run in result.runs) / result.race.question.base.epochs
-    devices = sorted({run.device for run in result.runs})
-    return {
-        "case": case.name,
-        **{name: told[name] for name in kept},
-        "rungs": rungs,
-        "trainings": spent,
-        "devices": devices,
-    }
-
-
-def read_races(folder: Path, cases: Sequence[Case]) -> dict[str, Advice]:
-    """By case: what tunes that were run said of cases that are here; what was tried with --quick does not count."""
-    answers = {}
-    known = {case.name: case for case in cases}
-    for file in sorted(folder.glob("*.json")):
-        try:
-            answer = json.loads(file.read_text())
-            asked, verdict = RunSpec.from_dict(answer["question"]["base"]), answer["verdict"]
-            chosen = Candidate(**answer["candidate"]) if verdict == "attach" else None
-            name, advice = answer["case"], Advice(chosen, verdict != "undecided", answer["trainings"])
-        except (ValueError, KeyError, TypeError) as problem:
-            raise UsageError(f"{file} is no answer of `--race` ({type(problem).__name__}): remove it") from problem
-        case = known.get(name)
-        if case is None or setting(asked, ["precision"]) != setting(case.base, ["precision"]):
-            continue
-        if chosen is None or chosen in case.candidates:
-            answers[name] = advice
-    return answers
-
-
-def show(
-    cases: Sequence[Case], left_out: Mapping[str, str], races: Mapping[str, Advice], chosen: argparse.Namespace
-) -> None:
-    made = list(tables(cases, races))
-    details = [case_table(cases, races)] if chosen.cases or chosen.json else []
-    if chosen.json:
-        from asymtrain.lab.report.table import table_json
-
-        values = {"tables": [table_json(table) for table in (*made, *details)], "left_out": dict(left_out)}
-        print(json.dumps(values, indent=2))
-        return
-    text = "\n".join(map(as_markdown, made))
-    print("\n".join([text, *map(as_markdown, details)]), end="")
+def show(cases: Sequence[Case], left_out: Mapping[str, str], chosen: argparse.Namespace) -> None:
+    text = "\n".join(map(as_markdown, tables(cases)))
+    print("\n".join([text, *([as_markdown(case_table(cases))] if chosen.cases else [])]), end="")
     for name, reason in left_out.items():
         print(f"left out: {name}, {reason}", file=sys.stderr)
     if chosen.docs is not None:
@@ -363,19 +240,14 @@ def with_scores(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
-def tables(cases: Sequence[Case], races: Mapping[str, Advice]) -> Iterator[Table]:
-    """For each part the scores, what was lost by family, and the scores of the cases that tune was run on."""
+def tables(cases: Sequence[Case]) -> Iterator[Table]:
+    """For each part the scores, and what was lost by family."""
     for part, title in PARTS.items():
         every = [case for case in cases if case.part == part]
         if every:
             scores = score_all(every, advisors_for(every))
             yield score_table(part, f"{title}: {sizes(every)}", scores, note_on(every))
             yield family_table(f"{part}-families", f"{title}: lost against the best, by family", scores)
-        raced = [case for case in every if case.name in races]
-        if raced:
-            advisors: dict[str, Advisor] = {"tune, run": as_run(races), **advisors_for(raced)}
-            scores = score_all(raced, advisors, every)
-            yield score_table(f"{part}-run", f"{title}, where tune was run: {sizes(raced)}", scores)
 
 
 def note_on(cases: Sequence[Case]) -> str:
@@ -398,7 +270,7 @@ def sizes(cases: Sequence[Case]) -> str:
     return f"{counted} of {len(families)} famil{'ies' if len(families) != 1 else 'y'} ({', '.join(families)})"
 
 
-def case_table(cases: Sequence[Case], races: Mapping[str, Advice]) -> Table:
+def case_table(cases: Sequence[Case]) -> Table:
     columns = (
         Column("Case"),
         Column("Family"),
@@ -408,17 +280,14 @@ def case_table(cases: Sequence[Case], races: Mapping[str, Advice]) -> Table:
         Column("Its gain (points)", "number", digits=2, signed=True),
         Column("Lost by tune (points)", "number", digits=2),
         Column("Committed", "share", digits=0),
-        Column("Tune, run"),
     )
     rows = []
     for case in cases:
         result = examine(ADVISORS["tune"], case, cases)
-        ran = races.get(case.name)
-        said = "" if ran is None else ran.candidate.label if ran.candidate else "none" if ran.committed else "undecided"
         best = case.best.label if case.best else "none"
         rows.append(
             (case.name, case.family, case.seeds, len(case.candidates), best, case.gain(case.best), result.lost,
-             result.committed, said)
+             result.committed)
         )  # fmt: skip
     return Table("cases", "Cases", columns, make_rows(rows))
 

@@ -42,7 +42,7 @@ from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import DONE, FAILED, REFUSED
-from asymtrain.lab.data import cifar
+from asymtrain.lab.data import cifar, registry
 from asymtrain.lab.data import folder as image_folder
 from asymtrain.lab.data import own as own_arrays
 from asymtrain.lab.engine.states import states_at
@@ -222,7 +222,7 @@ def prepare(folder: Path) -> None:
     os.environ["ASYMTRAIN_DATA"] = str(folder / "no-data")
     os.environ["HOME"] = str(folder)
     os.environ["ABUSE_TRACE"] = str(folder / "a-program-ran")
-    cifar.SOURCES["cifar10"] = TEN  # for the command
+    registry.SOURCES["cifar10"] = registry.cifar_source(TEN)  # for the command
     local.cores = lambda: 1
 
 

@@ -1,6 +1,7 @@
 """Models by name: built without downloads, or refused in one line."""
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -14,15 +15,11 @@ from torch import nn
 
 from asymtrain import UsageError
 from asymtrain.errors import UsageWarning
-from asymtrain.lab import sources
+from asymtrain.lab.engine import train
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.sources import (
-    Inputs,
-    build_model,
-    describe_model,
-    fingerprint,
-    named_model,
-)
+from asymtrain.lab.sources import Inputs, build_model, check_name, describe_model, difference, fingerprint, names
+from asymtrain.lab.sources.builders import Named
+from asymtrain.lab.sources.names import named_model
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -77,11 +74,11 @@ def test_what_cannot_be_built_of_transformers():
         refuse("did you mean 'ViTConfig'", f"hf:{mistyped}")
     refuse("has no image classifier", "hf:BertConfig", build=True)
     wrong = {**SMALL, "hidden_act": "none such"}
-    refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --arch-option", "hf:ViTConfig", wrong, build=True)
+    refuse(r"KeyError.*none such.*--arch-option", "hf:ViTConfig", wrong, build=True)
 
 
-def test_a_function_of_the_users_own(tmp_path, monkeypatch):
-    (tmp_path / "my_nets.py").write_text(
+OWN = {
+    "my_own": (
         "from torch import nn\n"
         "def net(num_classes, width=8):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, num_classes))\n"
@@ -90,30 +87,45 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
         "def lacking():\n    import no_such_library\n"
         "def number():\n    return 3\n"
         "built = nn.Linear(2, 2)\n"
-    )
+    ),
+    "my_slip": "1 / 0\n",
+    "my_needs": "import no_such_library.nets\n",
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    for name, text in OWN.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_nets", raising=False)
+
+
+def test_a_function_of_the_users_own(own):
     before = list(sys.path)
-    model = named_model("my_nets:net", {"width": 5}).build_for(6, images(32))
+    model = named_model("my_own:net", {"width": 5}).build_for(6, images(32))
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 6)
     assert model[1].out_features == 5
-    assert isinstance(named_model("my_nets:fixed").build_for(6, images(32)), nn.Linear)
-    refuse("did you mean 'net'", "my_nets:nett")
-    refuse("unknown option of my_nets:net 'wdth': did you mean 'width'", "my_nets:net", {"wdth": 5}, build=True)
-    refuse(r"lacking cannot be built \(.*\): install no_such_library, or mend", "my_nets:lacking", build=True)
-    refuse(
-        r"broken cannot be built \(OSError: weights.pt is not here, at my_nets.py:7\): mend the function",
-        "my_nets:broken",
-        build=True,
-    )
-    refuse("must return an nn.Module, and returned int", "my_nets:number", build=True)
-    refuse("my_nets:built must make a new model at each call: write a function .*, not a Linear", "my_nets:built")
-    refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
-    (tmp_path / "my_slip.py").write_text("1 / 0\n")
-    refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*at my_slip.py:1.*mend the file", "my_slip:net")
-    (tmp_path / "my_needs.py").write_text("import no_such_library.nets\n")
-    refuse("my_needs cannot be imported .*: install no_such_library, or go to the folder", "my_needs:net")
+    assert isinstance(named_model("my_own:fixed").build_for(6, images(32)), nn.Linear)
     assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("my_own:nett", {}, "'net'"),
+        ("my_own:net", {"wdth": 5}, "'wdth': did you mean 'width'"),
+        ("my_own:lacking", {}, "install no_such_library"),
+        ("my_own:broken", {}, r"OSError.*at my_own.py:7"),
+        ("my_own:number", {}, r"nn\.Module.*int"),
+        ("my_own:built", {}, "new model at each call"),
+        ("no_such_package.nets:net", {}, "check the name"),
+        ("my_slip:net", {}, r"ZeroDivisionError.*at my_slip.py:1"),
+        ("my_needs:net", {}, "install no_such_library"),
+    ],
+)
+def test_a_function_that_builds_nothing(own, name, options, words):
+    refuse(words, name, options, build=True)
 
 
 def test_timm(monkeypatch):
@@ -141,16 +153,16 @@ def test_timm(monkeypatch):
     assert named_model("timm:conv", {"drop_rate": 0.1}).build_for(3, images(64)).out_features == 3
     assert asked.pop() == ("conv", False, 3, {"drop_rate": 0.1})
     refuse("did you mean 'vit_tiny'", "timm:vit_tin")
-    refuse(r"timm:conv cannot be built \(TypeError.*'no_such'", "timm:conv", {"no_such": 1}, build=True)
+    refuse(r"TypeError.*'no_such'", "timm:conv", {"no_such": 1}, build=True)
 
 
 def test_nothing_is_downloaded(monkeypatch, tmp_path):
     def library(name):
         raise AssertionError(f"{name} was asked for")
 
-    monkeypatch.setattr("asymtrain.lab.sources._library", library)
+    monkeypatch.setattr("asymtrain.lab.sources.builders._library", library)
     for value in (True, 1, "yes"):
-        refuse("timm:resnet18: pretrained would download weights, and nothing", "timm:resnet18", {"pretrained": value})
+        refuse("pretrained would download", "timm:resnet18", {"pretrained": value})
     refuse("use_pretrained_backbone would download", "hf:ViTConfig", {"use_pretrained_backbone": True})
     monkeypatch.undo()
     file = tmp_path / "config.json"
@@ -163,20 +175,20 @@ def test_nothing_is_downloaded(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ModuleNotFoundError("No module named 'timm'", name="timm"), "timm is not installed: pip install timm"),
-        (ModuleNotFoundError("No module named 'torchvision'", name="torchvision"), "does not import .*fits your torch"),
+        (ModuleNotFoundError("No module named 'timm'", name="timm"), "pip install timm"),
+        (ModuleNotFoundError("No module named 'torchvision'", name="torchvision"), "fits your torch"),
         (
             RuntimeError("operator torchvision::nms does not exist\nand more"),
-            "nms does not exist.: it needs a torchvis",
+            "nms.*torchvision",
         ),
-        (ImportError("libfoo.so is broken"), "timm is installed but does not import .*mend its installation"),
+        (ImportError("libfoo.so is broken"), "mend its installation"),
     ],
 )
 def test_a_library_that_does_not_import(error, text, monkeypatch):
     def fail(name):
         raise error
 
-    monkeypatch.setattr("asymtrain.lab.sources.importlib.import_module", fail)
+    monkeypatch.setattr("asymtrain.lab.sources.builders.importlib.import_module", fail)
     refuse(text, "timm:conv")
 
 
@@ -188,8 +200,8 @@ def test_the_real_timm_where_it_imports():
 
 
 def test_texts():
-    refuse(r"^unknown backbone 'resnet': write one of cnn, mlp, vit \(for another model give timm:NAME", "resnet")
-    refuse("no model that can be built", "google/vit")
+    refuse(r"cnn, mlp, vit .*timm:NAME, hf:CONFIG or package", "resnet")
+    refuse("timm:NAME", "google/vit")
     refuse("names no model", "hf:")
 
 
@@ -310,7 +322,7 @@ def nets(tmp_path, monkeypatch):
     (tmp_path / "my_nets.py").write_text(NETS)
     (tmp_path / "my_parts.py").write_text("from torch import nn\nhead = lambda classes: nn.Linear(12, classes)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     for name in ("my_nets", "my_parts"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield
@@ -350,29 +362,29 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
     for kind in ("tuple", "dict"):
         model = build_model("my_nets:outputs", {"kind": kind}, classes=4, input_shape=(3, 2, 2), seed=0)
         assert isinstance(model(torch.zeros(2, 3, 2, 2)), tuple | dict)
-    with pytest.raises(UsageError, match=r"gives a tuple without logits: give .* a tuple that begins with it"):
+    with pytest.raises(UsageError, match="tuple without logits"):
         build_model("my_nets:outputs", {"kind": "late"}, classes=4, input_shape=(3, 2, 2), seed=0)
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "text"),
     [
-        ("drifting", (3, 2, 2), "my_nets:drifting is not deterministic: two models .* with the same seed differ"),
-        ("frozen", (3, 2, 2), "my_nets:frozen has no parameter that is trained"),
-        ("meta", (3, 2, 2), "my_nets:meta has no values .*meta device"),
-        ("few", (3, 2, 2), r"gives logits of shape \(2, 3\) for two inputs, and the data has 4 classes"),
-        ("text", (3, 2, 2), "gives a str without logits: give a tensor"),
-        ("net", (7,), r"cannot be built \(TypeError: .*missing .*--arch-option NAME=VALUE"),
-        ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
-        ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
-        ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size .--data-option"),
+        ("drifting", (3, 2, 2), "not deterministic"),
+        ("frozen", (3, 2, 2), "no parameter that is trained"),
+        ("meta", (3, 2, 2), "meta device"),
+        ("few", (3, 2, 2), r"\(2, 3\) .* 4 classes"),
+        ("text", (3, 2, 2), "str without logits"),
+        ("net", (7,), r"TypeError: .*missing .*--arch-option"),
+        ("tokens", (6,), r"RuntimeError"),
+        ("deep", (3, 16, 16), r"does not take images of 16 x 16 .*image_size=N"),
+        ("few", (3, 5, 5), "does not take images of 5 x 5 .*image_size=N"),
         (
             "Slip",
             (3, 2, 2),
-            r"does not take .*multiplied.*, at my_nets.py:\d+\): mend forward, or give images of another",
+            r"multiplied.*, at my_nets.py:\d+\): mend forward",
         ),
-        ("pair", (3, 2, 2), "pair is called with images of 2 x 2 and nothing else, .*: write a module around it"),
-        ("gray", (3, 8, 8), "my_nets:gray takes images of one channel, and these have 3 \\(.* as `channels`"),
+        ("pair", (3, 2, 2), "write a module around it"),
+        ("gray", (3, 8, 8), "does not take images of 8 x 8.*channels"),
     ],
 )
 def test_a_builder_that_is_refused(nets, name, shape, text):
@@ -393,7 +405,7 @@ def test_weights_from_a_file(nets, tmp_path, recwarn):
         assert torch.equal(value, tensors(loaded)[name])
     assert not recwarn.list
     fresh = build("net", classes=6)
-    with pytest.warns(UsageWarning, match=r"head\.weight, head\.bias of .* is for 4 classes, and the data has 6"):
+    with pytest.warns(UsageWarning, match=r"head\.weight, head\.bias .* 4 classes.* 6"):
         other = build("net", classes=6, weights=file)
     again = build("net", classes=6, weights=file)  # says nothing more: warnings are errors in these tests
     assert torch.equal(other.head.weight, fresh.head.weight)
@@ -412,15 +424,15 @@ def test_weights_that_do_not_fit(nets, tmp_path):
             build("net", weights=str(file))
         assert "\n" not in str(problem.value)
 
-    refuse_weights("there are no weights at .*net.safetensors")
+    refuse_weights("no weights at")
     file.write_bytes(b"no such thing")
-    refuse_weights("cannot be read as weights .*give a safetensors file")
+    refuse_weights("cannot be read as weights")
     save_file({name: value for name, value in values.items() if name != "head.bias"}, file)
-    refuse_weights(r"does not fit my_nets:net: it lacks head\.bias")
+    refuse_weights(r"lacks head\.bias")
     save_file({**values, "tail": torch.zeros(1)}, file)
-    refuse_weights("holds, which the model does not have, tail")
+    refuse_weights("does not have, tail")
     save_file(tensors(build("net", width=9)), file)
-    refuse_weights(r"body\.1\.weight.* has another shape \(\(9, 12\) in the file, \(8, 12\) in the model\)")
+    refuse_weights(r"body\.1\.weight.*\(9, 12\).*\(8, 12\)")
 
 
 def test_tied_weights_are_in_a_file_once(nets, tmp_path):
@@ -437,31 +449,31 @@ def test_tied_weights_are_in_a_file_once(nets, tmp_path):
 def test_a_fingerprint_tells_what_changed_and_forgives_rounding(nets):
     model = build("net")
     first = fingerprint(model)
-    assert not sources.difference(first, fingerprint(build("net")))
-    assert sources.difference(first, fingerprint(build("net", seed=2)))
-    assert sources.difference(first, fingerprint(build("net", width=9)))
+    assert not difference(first, fingerprint(build("net")))
+    assert difference(first, fingerprint(build("net", seed=2)))
+    assert difference(first, fingerprint(build("net", width=9)))
     with torch.no_grad():
         model.head.weight *= 1 + 1e-7
-        assert not sources.difference(first, fingerprint(model))
+        assert not difference(first, fingerprint(model))
         model.head.weight[[0, 1]] = model.head.weight[[1, 0]]
-        assert sources.difference(first, fingerprint(model))
+        assert difference(first, fingerprint(model))
     model = build("net")
     model.body[2].num_batches_tracked += 1
-    assert sources.difference(first, fingerprint(model))
+    assert difference(first, fingerprint(model))
     kinds = [nn.Sequential(nn.Linear(3, 5), layer) for layer in (nn.ReLU(), nn.GELU())]
     kinds[1].load_state_dict(kinds[0].state_dict())
-    inputs = sources.Inputs((3,), "vectors")
+    inputs = Inputs((3,), "vectors")
     assert fingerprint(kinds[0]) == fingerprint(kinds[1])
     prints = [fingerprint(kind, inputs) for kind in kinds]
-    assert sources.difference(*prints) == "what it computes from its parameters"
+    assert difference(*prints) == "what it computes from its parameters"
     drops = nn.Sequential(kinds[0], nn.Dropout(0.5))
     assert fingerprint(drops, inputs) == fingerprint(drops, inputs)
     rates = [fingerprint(nn.Sequential(nn.Flatten(), nn.Dropout(rate)), inputs) for rate in (0.1, 0.2)]
-    assert sources.difference(*rates) == "settings of its parts, such as the rate of a dropout"
-    assert not sources.difference(rates[0].rpartition(":")[0].rpartition(":")[0], rates[1])  # of an earlier version
-    assert sources.difference("abc:1:2", "abc:1:x")
-    assert not sources.difference("abc", "abc")
-    assert sources.difference("abc", "abd")
+    assert difference(*rates) == "settings of its parts, such as the rate of a dropout"
+    assert not difference(rates[0].rpartition(":")[0].rpartition(":")[0], rates[1])  # of an earlier version
+    assert difference("abc:1:2", "abc:1:x")
+    assert not difference("abc", "abc")
+    assert difference("abc", "abd")
 
 
 def test_names_are_checked_without_torch():
@@ -479,7 +491,7 @@ def test_names_are_checked_without_torch():
         ("a-b:f", "names no function"),
         ("a.b:f()", "names no function"),
         ("a..b:f", "names no function"),
-        ("nets/mine.py:f", "go to its folder and write mine:f"),
+        ("nets/mine.py:f", "modules go by name"),
         (":f", "names no model"),
         ("timm:", "names no model"),
         ("hf:google/vit", "nothing is downloaded"),
@@ -493,36 +505,47 @@ def test_names_are_checked_without_torch():
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("./my_package/__init__.py:model", "modules go by name: write my_package:model"),
-        ("my_package/parts/nets.py:model", "modules go by name: write my_package.parts.nets:model"),
-        ("elsewhere/a_package/__init__.py:model", "go to the folder that holds a_package and write a_package:model"),
-        ("my_package", "write my_package:FUNCTION"),
-        ("my_package.model", "write my_package:model"),
-        ("my_package.parts", "write my_package.parts:FUNCTION"),
-        ("my_package.parts.nets", "write my_package.parts.nets:FUNCTION"),
-        ("nowhere.model", "is no model that can be built here"),
+        ("./my_package/nets.py:model", "modules go by name"),
+        ("my_package", "MODULE:FUNCTION"),
+        ("my_package.nets", "MODULE:FUNCTION"),
+        ("nowhere.model", "timm:NAME"),
         ("resnet18", "did you mean timm:resnet18"),
-        ("resnet19", "for another model give timm:NAME"),
+        ("resnet19", "timm:NAME"),
         ("vitt", "did you mean 'vit'"),
     ],
 )
-def test_what_names_without_a_colon_and_paths_may_stand_for(tmp_path, monkeypatch, name, advice):
-    for package in ("my_package", "my_package/parts", "elsewhere/a_package"):
-        (tmp_path / package).mkdir(parents=True)
-        (tmp_path / package / "__init__.py").write_text("1 / 0")  # nothing of it is imported
-    (tmp_path / "my_package" / "parts" / "nets.py").touch()
+def test_what_a_name_without_a_colon_and_a_path_may_stand_for(tmp_path, monkeypatch, name, advice):
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("1 / 0")  # nothing of it is imported
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(is_model=lambda model: model == "resnet18"))
     with pytest.raises(UsageError, match=re.escape(advice)):
-        sources.check_name(name)
+        check_name(name)
+
+
+def test_a_library_is_added_by_one_entry(monkeypatch):
+    """And a run trains what it builds."""
+
+    def find(name, options):
+        def make(classes, inputs):
+            return nn.Sequential(
+                nn.Flatten(), nn.Linear(math.prod(inputs.shape), int(name)), nn.Linear(int(name), classes)
+            )
+
+        return Named(f"wide:{name}", make)
+
+    monkeypatch.setitem(names.LIBRARIES, "wide:", names.Library("WIDTH", find))
+    with pytest.raises(UsageError, match="wide:WIDTH"):
+        check_name("nothing")
+    options = {"classes": 2, "size": 32, "test_size": 8, "image_size": 8}
+    (run,) = train([RunSpec(dataset_options=options, arch="wide:12", at=("1",), epochs=1)], device="cpu")
+    assert run.outcome == "finished"
 
 
 def test_a_function_that_no_worker_can_import(nets, monkeypatch):
     monkeypatch.setitem(sys.modules, "only_here", types.ModuleType("only_here"))
     for name in ("only_here:net", "__main__:net"):
-        with pytest.raises(
-            UsageError, match="is no file that a worker process could import: put the function into one"
-        ):
+        with pytest.raises(UsageError, match="worker process"):
             build_model(name, classes=4, input_shape=(3, 2, 2), seed=0)
 
 
@@ -545,13 +568,11 @@ def test_models_of_timm_take_small_images(name, options, shape):
 def test_models_of_timm_that_small_images_do_not_fit():
     pytest.importorskip("timm", reason="timm is optional and imports beside few builds of torch")
     small = {"classes": 5, "input_shape": (3, 30, 30), "seed": 0}
-    with pytest.raises(
-        UsageError, match=r"cut off a part of images of 30 x 30, since its patches have 16 .*patch_size"
-    ):
+    with pytest.raises(UsageError, match=r"cut off .* 16 .*patch_size"):
         build_model("timm:vit_tiny_patch16_224", {}, **small)
-    with pytest.raises(UsageError, match=r"images of 30 x 30 are too small for timm:inception_v3 .*96 x 96 or larger"):
+    with pytest.raises(UsageError, match="inception_v3 does not take images of 30 x 30"):
         build_model("timm:inception_v3", {}, **small)
-    with pytest.raises(UsageError, match="unknown timm model 'resnet81': did you mean 'resnet18'"):
+    with pytest.raises(UsageError, match="'resnet18'"):
         build_model("timm:resnet81", {}, **small)
 
 
@@ -565,9 +586,9 @@ def test_models_of_transformers_for_images_and_for_tokens():
     short = torch.tensor([[3, 4, 5, 0, 0, 0]])
     torch.testing.assert_close(words(short).logits, words(short[:, :3]).logits)
     for name, shape, text in [
-        ("hf:ViTConfig", (3, 30, 30), "cut off a part of images of 30 x 30"),
-        ("hf:BertConfig", (3, 32, 32), "BertConfig has no image classifier"),
-        ("hf:BertConfig", (9,), "takes images, and the data holds vectors"),
+        ("hf:ViTConfig", (3, 30, 30), "cut off"),
+        ("hf:BertConfig", (3, 32, 32), "no image classifier"),
+        ("hf:BertConfig", (9,), "holds vectors"),
     ]:
         with pytest.raises(UsageError, match=text):
             build_model(name, SMALL, input_shape=shape, **form)

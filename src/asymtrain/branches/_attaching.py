@@ -19,7 +19,7 @@ from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import DryRun, blind_places, dry_run, masked_places
-from asymtrain.branches._heads import HeadKind, HeadName, make_heads
+from asymtrain.branches._heads import NAMED_HEADS, HeadKind, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
@@ -308,9 +308,10 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
 
 
 def _check_heads(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
+    known = ("linear", *NAMED_HEADS, "tied")
     for kind in kinds.values():
-        if not callable(kind) and kind not in get_args(HeadName):
-            raise unknown_name("head", str(kind), get_args(HeadName))
+        if not callable(kind) and kind not in known:
+            raise unknown_name("head", str(kind), known)
         if bias is not None and kind != "linear":
             raise UsageError("bias is for head='linear': set the initial bias in the function that builds the head")
 

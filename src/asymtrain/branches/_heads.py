@@ -290,7 +290,7 @@ def module_heads(
     place: str = "", positions: int = 0,
 ) -> list[nn.Module]:  # fmt: skip
     """The branches of place number `index`, built by name or by a function, with their initial weights."""
-    build = kind if callable(kind) else _NAMED[kind](positions)
+    build = kind if callable(kind) else NAMED_HEADS[kind](positions)
     keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
     return [_built(build, place, width, outputs, branch_key) for branch_key in keys]
 
@@ -388,7 +388,8 @@ class _Turned(nn.Module):
 
 
 _MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
-_NAMED: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv}
+NAMED_HEADS: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv}
+"""Heads by name: for how many axes of positions the features have, a builder of (width, outputs)."""
 _CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _PRODUCTS: dict[int, Callable[..., Tensor]] = {2: F.conv2d, 3: F.conv3d}

@@ -1,4 +1,7 @@
-"""Files that are there whole or not at all: a kill or a power cut at any moment leaves the old ones or the new ones."""
+"""Paths and files.
+
+Files are there whole or not at all: a kill or a power cut at any moment leaves the old ones or the new ones.
+"""
 
 import glob
 import os
@@ -7,7 +10,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.machine import is_running
+
+
+def at_home(path: Path | str) -> Path:
+    """The path with `~` and `~user` as home folders."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: there is no such home folder; write the path without ~") from error
 
 
 def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:

@@ -11,14 +11,13 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import UsageError, error_line, unknown_name
 
-_OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
 # Modules that moved. Specs, and so their ids, keep the name that a module had when they were stored.
 _STORED_MODULES = {"asymtrain.lab.practice.models": "asymtrain.lab.studies.practice.models"}
 
@@ -29,12 +28,12 @@ def check_function(text: str) -> None:
         import_function(text)
 
 
-def is_function(text: str) -> bool:
-    """Is this the form of package.module:function?"""
+def is_function(text: str, others: Container[str] = ()) -> bool:
+    """Is this the form of package.module:function? `others` are the beginnings of other names, such as `folder:`."""
     module, colon, name = text.partition(":")
     return (
         bool(colon)
-        and module not in _OTHERS
+        and f"{module}:" not in others
         and name.isidentifier()
         and all(part.isidentifier() for part in module.split("."))
     )

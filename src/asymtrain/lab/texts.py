@@ -9,7 +9,7 @@ from typing import Any
 
 # Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_PATH_KINDS = ("folder:", "npz:", "hf:")  # names of data and models that a path may follow
+_KIND = re.compile(r"\w{2,}:")  # of a name such as folder:PATH; one letter is a drive
 # What a spreadsheet takes for a formula, and the marks that `csv_cell` puts before it and before a text as JSON.
 _FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]|'+json:")
 _JSON = "'json:"
@@ -26,8 +26,9 @@ def without_folders(value: Any) -> Any:
         return type(value)(without_folders(part) for part in value)
     if not isinstance(value, str):
         return value
-    kind = next((kind for kind in _PATH_KINDS if value.startswith(kind)), "")
-    return kind + re.split(r"[/\\]", value.removeprefix(kind).rstrip("/\\"))[-1]
+    kind = _KIND.match(value)
+    beginning = kind[0] if kind else ""
+    return beginning + re.split(r"[/\\]", value.removeprefix(beginning).rstrip("/\\"))[-1]
 
 
 def counted(number: int, noun: str) -> str:

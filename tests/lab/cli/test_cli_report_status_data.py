@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from asymtrain.lab.data import NAMES
+from asymtrain.lab.data import source_names
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
 from invented_runs import invent
@@ -124,4 +124,4 @@ def test_data_of_your_own(cli, refused, tmp_path, monkeypatch):
     assert "write NAME=VALUE" in refused("data", "check", "npz:images.npz", "--data-option", "12")
     assert "is not a file" in refused("data", "check", "npz:gone.npz")
     listed = [row["name"] for row in json.loads(cli("data", "list", "--json").out)]
-    assert listed == list(NAMES)
+    assert listed == list(source_names())

@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from asymtrain.lab import executors, sources
+from asymtrain.lab import executors
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
@@ -490,7 +490,7 @@ def deep(classes):
 @pytest.fixture
 def own_nets(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     (tmp_path / "own_nets.py").write_text(NETS)
     yield tmp_path / "own_nets.py"
     sys.modules.pop("own_nets", None)
@@ -542,7 +542,7 @@ def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, phot
         ),
         ("own_nets:drifting", "own_nets:drifting is not deterministic"),
         ("own_nets:other", "gives logits of shape (2, 1000) for two inputs, and the data has 9 classes"),
-        ("own_nets:deep", "images of 32 x 32 are too small for own_nets:deep"),
+        ("own_nets:deep", "own_nets:deep does not take images of 32 x 32"),
         ("own_nets:nett", "did you mean 'net'?"),
         ("own_net:net", "own_net cannot be imported"),
         ("__main__:net", "put the function into one"),

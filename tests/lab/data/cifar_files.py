@@ -11,8 +11,8 @@ import numpy as np
 
 from asymtrain.lab.data import cifar
 
-TEN = dataclasses.replace(cifar.SOURCES["cifar10"], train_rows=3, test_rows=2)
-HUNDRED = dataclasses.replace(cifar.SOURCES["cifar100"], train_rows=7, test_rows=4)
+TEN = dataclasses.replace(cifar.RELEASES["cifar10"], train_rows=3, test_rows=2)
+HUNDRED = dataclasses.replace(cifar.RELEASES["cifar100"], train_rows=7, test_rows=4)
 
 
 def batch(rows, classes, seed, labels_key):

@@ -30,7 +30,7 @@ def test_reads_the_official_layout(tmp_path, source, python2):
 
 
 def test_the_official_counts():
-    ten, hundred = cifar.SOURCES["cifar10"], cifar.SOURCES["cifar100"]
+    ten, hundred = cifar.RELEASES["cifar10"], cifar.RELEASES["cifar100"]
     assert len(ten.train_files) * ten.train_rows == len(hundred.train_files) * hundred.train_rows == 50_000
     assert ten.test_rows == hundred.test_rows == 10_000
 

@@ -5,7 +5,9 @@ import pytest
 from PIL import Image
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import Dataset, Examples, cifar, class_count, data_root, load, registry, shapes
+from asymtrain.lab.data import Dataset, Examples, class_count, data_root, load, registry, shapes, source_names
+from asymtrain.lab.engine import train
+from asymtrain.lab.runs import RunSpec
 
 
 def test_shapes_by_name_with_options():
@@ -13,6 +15,9 @@ def test_shapes_by_name_with_options():
     assert isinstance(data, Dataset)
     assert (data.name, data.classes, len(data.train), len(data.test)) == ("shapes", 3, 9, 3)
     assert data.train.images.shape[-1] == 16
+    assert data.train != data.test  # compared by identity
+    assert registry.size_of("shapes") == (len(shapes.load().class_names), shapes.SIZE, shapes.TEST_SIZE)
+    assert registry.size_of("shapes", {"size": 9}).train == 9
 
 
 def test_folder_by_name(tmp_path, monkeypatch):
@@ -22,26 +27,66 @@ def test_folder_by_name(tmp_path, monkeypatch):
             Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / f"{i}.png")
     monkeypatch.chdir(tmp_path)
     assert load("folder:photos", image_size=8).train.images.shape == (2, 3, 8, 8)
-    with pytest.raises(UsageError, match="write folder:PATH"):
-        load("folder:")
-    with pytest.raises(UsageError, match="write folder:PATH"):
-        load("folder")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_by_name_from_the_data_root(tmp_path, monkeypatch, name):
-    seen = []
-
-    def spy(source, root, *, download=True):
-        seen.append((source.name, root, download))
-        part = Examples(np.zeros((0, 3, 32, 32), np.uint8), np.zeros(0, np.int64))
-        return Dataset(name, part, part, ())
-
-    monkeypatch.setattr(cifar, "load", spy)
+def test_cifar_from_the_data_root(tmp_path, monkeypatch, name):
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "from-env"))
-    load(name, root=tmp_path)
-    load(name, download=False)
-    assert seen == [(name, tmp_path, True), (name, tmp_path / "from-env", False)]
+    for root, given in ((tmp_path, {"root": tmp_path}), (tmp_path / "from-env", {})):
+        with pytest.raises(UsageError, match=f"is not in {root},"):
+            load(name, download=False, **given)
+    with pytest.raises(UsageError, match="not asked for"):
+        registry.load_offline(name)
+
+
+def one_of_each():
+    """A source as its author writes it: images of one brightness for each class."""
+
+    def load_grey(*, levels: int = 4, seed: int = 0) -> Dataset:
+        labels = np.arange(levels * 16) % levels
+        drawn = np.random.default_rng(seed).integers(0, 40, (len(labels), 3, 8, 8))
+        part = Examples((drawn + (200 * labels // levels)[:, None, None, None]).astype(np.uint8), labels)
+        return Dataset("grey", part, part, tuple(map(str, range(levels))))
+
+    return registry.Source(
+        load=load_grey,
+        size=lambda _, options: registry.Size(int(options.get("levels", 4))),
+        holds="levels of grey",
+        note="always there",
+    )
+
+
+def test_a_source_is_added_by_one_entry(monkeypatch):
+    monkeypatch.setitem(registry.SOURCES, "grey", one_of_each())
+    assert "grey" in source_names()
+    assert {"name": "grey", "holds": "levels of grey", "state": "always there"} in registry.catalogue()
+    assert class_count("grey", {"levels": 3}) == load("grey", levels=3).classes == 3
+    with pytest.raises(UsageError, match=r"unknown option.*'levles'.*'levels'"):
+        load("grey", levles=3)
+    spec = RunSpec(dataset="grey", dataset_options={"levels": 3}, arch_options={"widths": (16, 16)}, batch=8, epochs=8)
+    (run,) = train([spec], device="cpu")
+    assert run.outcome == "finished"
+    assert run.test_accuracy > 0.5
+
+
+def test_a_source_with_a_path_and_one_that_is_downloaded_are_added_alike(monkeypatch, tmp_path):
+    source = one_of_each()
+    paths = []
+
+    def load_from(path: Path, *, download: bool = True) -> Dataset:
+        paths.append((path, download))
+        return source.load()
+
+    entry = {"load": load_from, "size": source.size, "holds": "greys"}
+    monkeypatch.setitem(registry.SOURCES, "greys:", registry.Source(**entry, argument="FILE"))
+    monkeypatch.setitem(registry.SOURCES, "web", registry.Source(**entry, is_in=lambda root: False))
+    load("greys:~/here")
+    load("web", root=tmp_path)
+    registry.load_offline("web", root=tmp_path)
+    assert paths == [(Path("~/here").expanduser(), True), (tmp_path, True), (tmp_path, False)]
+    with pytest.raises(UsageError, match="greys:FILE"):
+        load("greys:")
+    assert "asymtrain data get web" in registry.catalogue(tmp_path)[-2]["state"]
 
 
 def test_where_data_lies(tmp_path, monkeypatch):
@@ -55,45 +100,39 @@ def test_where_data_lies(tmp_path, monkeypatch):
     assert data_root(Path("/here")) == data_root("/here") == Path("/here")
 
 
-def test_a_folder_without_its_kind_is_told_how_to_write_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("folder:", {}, "folder:PATH"),
+        ("npz:", {}, "npz:FILE"),
+        ("photos", {}, "write folder:photos"),
+        ("shape", {}, "'shapes'"),
+        ("cifar-100", {}, "'cifar100'"),
+        ("zzz", {}, r"cifar10, .*folder:PATH, .*module:function"),
+        ("shapes", {"clases": 3}, "'classes'"),
+        ("cifar10", {"classes": 3}, "unknown option"),
+    ],
+)
+def test_a_wrong_name_is_met_with_what_to_write(tmp_path, monkeypatch, name, options, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
-    with pytest.raises(UsageError, match="unknown dataset 'photos': for a folder of images write folder:photos"):
-        load("photos")
+    with pytest.raises(UsageError, match=words):
+        load(name, **options)
 
 
-def test_unknown_names_are_met_with_near_ones():
-    with pytest.raises(UsageError, match="unknown dataset 'shape': did you mean 'shapes'"):
-        load("shape")
-    with pytest.raises(UsageError, match="'cifar100'"):
-        load("CIFAR-100".lower())
-    with pytest.raises(
-        UsageError, match=r"write one of cifar10, cifar100, folder:PATH, npz:FILE, package.module:function, shapes"
-    ):
-        load("zzz")
-    with pytest.raises(UsageError, match="unknown option of the dataset shapes 'clases': did you mean 'classes'"):
-        load("shapes", clases=3)
-    with pytest.raises(UsageError, match="unknown option of the dataset cifar10 'classes'"):
-        load("cifar10", classes=3)
+def test_the_help_of_the_command_line_names_every_source():
+    from asymtrain.lab.cli.options import DATA, offered_datasets
 
-
-def test_the_names_are_those_that_load(tmp_path):
-    for name in registry.NAMES:
-        registry._loader(name, tmp_path)
-
-
-def test_arrays_compare_by_identity():
-    data = load("shapes", classes=2, size=2, test_size=2)
-    assert data == data
-    assert data.train != data.test
-    assert isinstance(data.train.labels, np.ndarray)
+    for name in source_names():
+        assert name in DATA.help
+    assert offered_datasets("c") == ["cifar10", "cifar100"]
 
 
 def test_class_counts_are_known_without_the_data(tmp_path):
     for name in ("cats", "dogs", "eels", ".hidden"):
         (tmp_path / name).mkdir()
     assert class_count("shapes", {"classes": 7}) == 7
-    assert class_count("cifar100") == 100
+    assert registry.size_of("cifar100") == (100, 50_000, 10_000)
     assert class_count(f"folder:{tmp_path}") == 3
     assert class_count(f"folder:{tmp_path / 'gone'}") is None
     (tmp_path / "train").mkdir()
@@ -102,12 +141,6 @@ def test_class_counts_are_known_without_the_data(tmp_path):
         for name in ("cats", "dogs"):
             (tmp_path / part / name).mkdir(parents=True)
     assert class_count(f"folder:{tmp_path}") == 2
-
-
-def test_class_count_of_shapes_is_what_it_draws():
-    default = class_count("shapes")
-    drawn = shapes.load(size=200, test_size=200)
-    assert len(drawn.class_names) == default
 
 
 def test_the_shape_of_an_input_is_known_once_it_is_loaded():

@@ -10,7 +10,6 @@ import torch
 from executor_examples import DATA, examples
 
 from asymtrain.errors import UsageError
-from asymtrain.lab import sources
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.engine.setup import run_data
@@ -150,7 +149,7 @@ def test_one_model_is_built_for_each_kind_of_spec(store: Path, monkeypatch) -> N
 @pytest.fixture
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "own_nets.py").write_text(NET)
     monkeypatch.delitem(sys.modules, "own_nets", raising=False)

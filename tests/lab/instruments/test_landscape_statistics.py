@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asymtrain.gradients._intervals import ANYTHING
+from asymtrain.intervals import ANYTHING
 from asymtrain.lab.instruments.landscape.result import STATISTICS, fitted_plane, over_draws, surface_statistics
 
 INDEX = np.arange(51) - 25.0

@@ -74,7 +74,7 @@ def test_the_files_and_what_they_hold(tmp_path):
 
 
 def test_an_answer_stands_beside_the_first_figure_and_before_the_numbers(tmp_path):
-    answers, headline = [("helped", "attach", "It helps.")], ("helped", "+1.0 points", "of <b>")
+    answers, headline = [("good", "attach", "It helps.")], ("good", "+1.0 points", "of <b>")
     text = written(tmp_path, answers=answers, headline=headline, code="x = 1 < 2\n")["page"].read_text()
     one, two = (f"<h3>{figure.title}</h3>" for figure in (ONE, TWO))
     shown = ("<b>+1.0 points</b> of &lt;b&gt;", "It helps.", one, "</header>", "First.", "x = 1 &lt; 2")
@@ -85,7 +85,7 @@ def test_an_answer_stands_beside_the_first_figure_and_before_the_numbers(tmp_pat
     assert 'class="hero"' not in without
     assert '<p class="headline' not in without
     alone = written(tmp_path, headline=headline)["page"].read_text()  # with its condition beside the figure
-    assert alone.index('class="headline helped"') < alone.index("First.") < alone.index("</header>")
+    assert alone.index('class="headline good"') < alone.index("First.") < alone.index("</header>")
     assert "navigator.clipboard" in text
     assert "navigator.clipboard" not in written(tmp_path)["page"].read_text()
 

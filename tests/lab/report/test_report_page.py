@@ -82,7 +82,7 @@ def test_the_page_says_what_was_run_and_how(study, tmp_path):
         assert run.spec.id in text
 
 
-@pytest.mark.parametrize(("gain", "look"), [(0.1, "helped"), (-0.1, "hurt")])
+@pytest.mark.parametrize(("gain", "look"), [(0.1, "good"), (-0.1, "bad")])
 def test_the_page_begins_with_its_number_and_folds_its_settings(make_run, tmp_path, gain, look):
     specs = pairs(RunSpec(epochs=2), range(5))
     summary = write_report([make_run(spec, gain=gain) for spec in specs], tmp_path)

@@ -2,13 +2,14 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import DATA, DATA_OPTION, DATA_ROOT, JSON, parse_data_options
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import show_json
+from asymtrain.lab.terminal import show_table, stdout
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
@@ -45,30 +46,17 @@ def get(name: Name, data_option: Options = None, data_root: Root = None, json: J
 def check(name: Name, data_option: Options = None, data_root: Root = None, json: Json = False) -> None:
     """Read a dataset that is there; download nothing."""
     with loading():
-        from asymtrain.lab.data import cifar, load
-    options = {**parse_data_options(data_option), **({"download": False} if name in cifar.SOURCES else {})}
-    describe(load(name, root=data_root, **options), json)
+        from asymtrain.lab.data.registry import load_offline
+    describe(load_offline(name, root=data_root, **parse_data_options(data_option)), json)
 
 
-def catalogue(root: Path | None) -> list[dict[str, Any]]:
+def catalogue(root: Path | None) -> list[dict[str, str]]:
     """Every dataset, with what it holds and whether it is there."""
     with loading():
-        from asymtrain.lab.data import cifar, data_root
-    folder = data_root(root)
+        from asymtrain.lab.data import data_root, registry
     with suppress(FileNotFoundError, NotADirectoryError):
-        folder.stat()  # a name that the system refuses is an error; from Python 3.14 on, is_dir says no
-    rows = [{"name": "shapes", "holds": "drawn by code, up to 100 classes", "state": "always there"}]
-    for name, source in cifar.SOURCES.items():
-        here = (folder / source.archive.folder).is_dir() or (folder / source.archive.file).is_file()
-        images = len(source.train_files) * source.train_rows + len(source.test_files) * source.test_rows
-        state = f"in {folder}" if here else f"not in {folder}: asymtrain data get {name}"
-        rows.append({"name": name, "holds": f"{images:,} images, {source.classes} classes", "state": state})
-    rows += [
-        {"name": "folder:PATH", "holds": "your images", "state": "one subfolder for each class"},
-        {"name": "npz:FILE", "holds": "your arrays", "state": "numpy.savez(FILE, x=inputs, y=labels)"},
-        {"name": "package.module:function", "holds": "your arrays", "state": "the function returns x and y"},
-    ]
-    return rows
+        data_root(root).stat()  # a name that the system refuses is an error; from Python 3.14 on, is_dir says no
+    return registry.catalogue(root)
 
 
 def describe(dataset: "Dataset", json: bool) -> None:

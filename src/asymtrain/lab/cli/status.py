@@ -11,7 +11,8 @@ import typer
 
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import JSON, LATEST, RECORD, latest_store
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import show_json
+from asymtrain.lab.terminal import show_table, stdout
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:

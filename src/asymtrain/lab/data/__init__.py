@@ -5,6 +5,6 @@ few-shot subsets and label noise from `subsets`, statistics from `normalise`, ra
 """
 
 from asymtrain.lab.data.arrays import Dataset, Examples
-from asymtrain.lab.data.registry import NAMES, class_count, data_root, load
+from asymtrain.lab.data.registry import class_count, data_root, load, source_names
 
-__all__ = ["NAMES", "Dataset", "Examples", "class_count", "data_root", "load"]
+__all__ = ["Dataset", "Examples", "class_count", "data_root", "load", "source_names"]

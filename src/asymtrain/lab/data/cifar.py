@@ -23,7 +23,7 @@ _HOME = "https://www.cs.toronto.edu/~kriz"
 
 
 @dataclass(frozen=True)
-class Source:
+class Release:
     """What the official files of one CIFAR are called and hold."""
 
     name: str
@@ -42,9 +42,21 @@ class Source:
     def files(self) -> tuple[str, ...]:
         return (*self.train_files, *self.test_files, self.names_file)
 
+    @property
+    def train_images(self) -> int:
+        return len(self.train_files) * self.train_rows
 
-SOURCES = {
-    "cifar10": Source(
+    @property
+    def test_images(self) -> int:
+        return len(self.test_files) * self.test_rows
+
+    def is_in(self, root: Path) -> bool:
+        """Has a data root the folder or the archive?"""
+        return (root / self.archive.folder).is_dir() or (root / self.archive.file).is_file()
+
+
+RELEASES = {
+    "cifar10": Release(
         name="cifar10",
         title="CIFAR-10",
         archive=Archive(f"{_HOME}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
@@ -57,7 +69,7 @@ SOURCES = {
         train_rows=10_000,
         test_rows=10_000,
     ),
-    "cifar100": Source(
+    "cifar100": Release(
         name="cifar100",
         title="CIFAR-100",
         archive=Archive(f"{_HOME}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
@@ -73,84 +85,84 @@ SOURCES = {
 }
 
 
-def load(source: Source, root: Path, *, download: bool = True, image_size: int | None = None) -> Dataset:
+def load(release: Release, root: Path, *, download: bool = True, image_size: int | None = None) -> Dataset:
     """Read a CIFAR under the data root, after unpacking or downloading it if need be."""
-    folder = root / source.archive.folder
+    folder = root / release.archive.folder
     if not folder.is_dir():
-        _provide(source, root, download)
-    train = _read_images(source, [folder / file for file in source.train_files], source.train_rows)
-    test = _read_images(source, [folder / file for file in source.test_files], source.test_rows)
-    names = _read_names(source, folder / source.names_file)
-    return resized(Dataset(source.name, train, test, names), image_size)
+        _provide(release, root, download)
+    train = _read_images(release, [folder / file for file in release.train_files], release.train_rows)
+    test = _read_images(release, [folder / file for file in release.test_files], release.test_rows)
+    names = _read_names(release, folder / release.names_file)
+    return resized(Dataset(release.name, train, test, names), image_size)
 
 
-def _provide(source: Source, root: Path, download: bool) -> None:
-    packed = root / source.archive.file
+def _provide(release: Release, root: Path, download: bool) -> None:
+    packed = root / release.archive.file
     if packed.exists():
-        archives.unpack(source.archive, packed, root, source.files)
+        archives.unpack(release.archive, packed, root, release.files)
         return
     reason = "downloading was not asked for"
     if download:
         try:
-            archives.download(source.archive, root, source.files)
+            archives.download(release.archive, root, release.files)
             return
         except archives.Unavailable as error:
             reason = str(error)
     raise UsageError(
-        f"{source.title} is not in {root}, and {reason}; put {packed.name} (md5 {source.archive.md5}) from "
-        f"{source.archive.url}, or its unpacked folder {source.archive.folder} with the files "
-        f"{', '.join(source.files)}, into {root}, or choose another data root with --data-root or the "
+        f"{release.title} is not in {root}, and {reason}; put {packed.name} (md5 {release.archive.md5}) from "
+        f"{release.archive.url}, or its unpacked folder {release.archive.folder} with the files "
+        f"{', '.join(release.files)}, into {root}, or choose another data root with --data-root or the "
         "environment variable ASYMTRAIN_DATA"
     )
 
 
-def _read_images(source: Source, files: list[Path], rows: int) -> Examples:
-    parts = [_read_batch(source, file, rows) for file in files]
+def _read_images(release: Release, files: list[Path], rows: int) -> Examples:
+    parts = [_read_batch(release, file, rows) for file in files]
     images = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, _SIDE, _SIDE)
     return Examples(images, np.concatenate([labels for _, labels in parts]))
 
 
-def _read_batch(source: Source, file: Path, rows: int) -> tuple[Bytes, Labels]:
-    batch = _read_dict(source, file)
-    pixels, labels = batch.get("data"), batch.get(source.labels_key)
+def _read_batch(release: Release, file: Path, rows: int) -> tuple[Bytes, Labels]:
+    batch = _read_dict(release, file)
+    pixels, labels = batch.get("data"), batch.get(release.labels_key)
     if not isinstance(pixels, np.ndarray) or not isinstance(labels, list):
-        raise _foreign(source, file, f"it has no 'data' or no {source.labels_key!r}")
+        raise _foreign(release, file, f"it has no 'data' or no {release.labels_key!r}")
     width = 3 * _SIDE * _SIDE
     if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != width:
-        raise _foreign(source, file, f"its images are {pixels.dtype} {pixels.shape}, not rows of {width} bytes")
+        raise _foreign(release, file, f"its images are {pixels.dtype} {pixels.shape}, not rows of {width} bytes")
     if len(pixels) != rows or len(labels) != rows:
-        raise _foreign(source, file, f"it has {len(pixels)} images and {len(labels)} labels, not {rows} of each")
-    if not all(type(label) is int and 0 <= label < source.classes for label in labels):
-        raise _foreign(source, file, f"a label is not a whole number from 0 to {source.classes - 1}")
+        raise _foreign(release, file, f"it has {len(pixels)} images and {len(labels)} labels, not {rows} of each")
+    if not all(type(label) is int and 0 <= label < release.classes for label in labels):
+        raise _foreign(release, file, f"a label is not a whole number from 0 to {release.classes - 1}")
     return pixels, np.array(labels, np.int64)
 
 
-def _read_names(source: Source, file: Path) -> tuple[str, ...]:
-    names = _read_dict(source, file).get(source.names_key)
+def _read_names(release: Release, file: Path) -> tuple[str, ...]:
+    names = _read_dict(release, file).get(release.names_key)
     texts = isinstance(names, list) and all(isinstance(name, str | bytes) for name in names)
-    if not isinstance(names, list) or not texts or len(names) != source.classes:
-        raise _foreign(source, file, f"it does not hold {source.classes} {source.names_key!r}")
+    if not isinstance(names, list) or not texts or len(names) != release.classes:
+        raise _foreign(release, file, f"it does not hold {release.classes} {release.names_key!r}")
     return tuple(_text(name) for name in names)
 
 
-def _read_dict(source: Source, file: Path) -> Mapping[str, object]:
+def _read_dict(release: Release, file: Path) -> Mapping[str, object]:
     try:
         content = read_plain_pickle(file)
     except FileNotFoundError:
-        raise _foreign(source, file, "it is missing") from None
+        raise _foreign(release, file, "it is missing") from None
     except OSError as error:
-        raise _foreign(source, file, f"it cannot be read ({error.strerror or error})") from None
+        raise _foreign(release, file, f"it cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise _foreign(source, file, str(error)) from None
+        raise _foreign(release, file, str(error)) from None
     if not isinstance(content, dict):
-        raise _foreign(source, file, f"it holds a {type(content).__name__}, not a dict")
+        raise _foreign(release, file, f"it holds a {type(content).__name__}, not a dict")
     return {_text(key): value for key, value in content.items()}
 
 
-def _foreign(source: Source, file: Path, reason: str) -> UsageError:
+def _foreign(release: Release, file: Path, reason: str) -> UsageError:
     return UsageError(
-        f"{file} is not a whole {source.title} file: {reason}; delete {file.parent} and let it be downloaded "
-        f"again, or unpack {source.archive.file} (md5 {source.archive.md5}) in its place"
+        f"{file} is not a whole {release.title} file: {reason}; delete {file.parent} and let it be downloaded "
+        f"again, or unpack {release.archive.file} (md5 {release.archive.md5}) in its place"
     )
 
 

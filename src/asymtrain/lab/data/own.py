@@ -5,6 +5,7 @@ each class is held out by the seed, as for a folder. What an array means is neve
 leave it open, one line says what to give.
 """
 
+import functools
 import inspect
 import zipfile
 from collections.abc import Mapping
@@ -38,7 +39,13 @@ def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = 
 
 
 def count_npz_classes(path: Path) -> int:
-    """How many classes the file has, from its labels or their names alone."""
+    """How many classes the file has, from its labels or their names alone; it is read again only if it changed."""
+    state = path.stat()
+    return _count_npz_classes(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache
+def _count_npz_classes(path: Path, changed: int, size: int) -> int:
     arrays = _named(f"npz:{path}", _read_npz(path, ("y", "labels", "class_names")), HOW, whole=False)
     return len(arrays["class_names"]) if "class_names" in arrays else int(arrays["y"].max()) + 1
 
@@ -135,7 +142,8 @@ def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as content:
             keys = [key for key in content.files if wanted is None or key in wanted]
-            needed = sum(_unpacked_bytes(path, content, key) for key in keys)
+            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in content.zip.infolist()}
+            needed = sum(sizes[key] for key in keys)
             if needed > memory():
                 raise UsageError(
                     f"{path} unpacks to {needed:,} bytes, more than this machine's memory: write less of it"
@@ -145,20 +153,6 @@ def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
         raise
     except Exception as error:  # zip, zlib and numpy each fail in their own way
         raise UsageError(f"{path} cannot be read ({error_line(error)}): {HOW}") from error
-
-
-def _unpacked_bytes(path: Path, content: Any, key: str) -> int:
-    """By the header of the array, which numpy trusts too."""
-    with content.zip.open(f"{key}.npy" if f"{key}.npy" in content.zip.namelist() else key) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    if dtype.hasobject:
-        raise UsageError(f"{path}: {key} holds Python objects, which are not read: {HOW}, arrays of numbers")
-    size = dtype.itemsize
-    for side in shape:
-        size *= side
-    return size
 
 
 def _named(source: str, arrays: Mapping[str, Array], how: str, whole: bool = True) -> dict[str, Array]:
@@ -264,14 +258,10 @@ def _read_inputs(source: str, arrays: list[Array], layout: str | None) -> list[I
         return _read_images(source, arrays, layout)
     if layout is not None:
         raise UsageError(f"{source}: layout is of images (N, C, H, W), and x has the shape {first.shape}: leave it out")
-    if first.ndim == 3:
-        raise UsageError(
-            f"{source}: x has the shape {first.shape}: write images of one channel as (N, 1, H, W), x[:, None], and "
-            "other features as vectors (N, D)"
-        )
     if first.ndim != 2:
         raise UsageError(
-            f"{source}: x has the shape {first.shape}: give images (N, C, H, W), vectors (N, D) or tokens (N, T)"
+            f"{source}: x has the shape {first.shape}: give images (N, C, H, W), those of one channel as x[:, None], "
+            "vectors (N, D) or tokens (N, T)"
         )
     if first.dtype.kind == "f":
         return _read_vectors(source, arrays)

@@ -1,20 +1,102 @@
-"""The name -> dataset table."""
+"""The table of dataset sources, and `load`, which reads it."""
 
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import cifar, folder, own, shapes
 from asymtrain.lab.data.arrays import Dataset
+from asymtrain.lab.files import at_home
 from asymtrain.lab.functions import is_function, is_here, name_here
 
-NAMES = ("shapes", "cifar10", "cifar100", "folder:PATH", "npz:FILE", "package.module:function")
 DATA_ROOT_VARIABLE = "ASYMTRAIN_DATA"
+_FUNCTION = "package.module:function"
+_NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
+
+
+class Size(NamedTuple):
+    """What is known of a dataset without loading it: how many classes, and examples where that is known too."""
+
+    classes: int
+    train: int | None = None
+    test: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of `SOURCES`.
+
+    `load` makes the dataset; its keyword-only parameters are the options that a user can give. `size` is called with
+    the path in the name and with the options.
+    """
+
+    load: Callable[..., Dataset]  # of the path in the name, of the data root if it is downloaded, else of nothing
+    size: Callable[[Path, Mapping[str, object]], Size]
+    holds: str  # what `asymtrain data list` says about it
+    note: str = ""
+    argument: str = ""  # what follows the colon, where the name ends with one
+    is_in: Callable[[Path], bool] | None = None  # of a source that is downloaded: has the data root it?
+
+
+def _shapes_size(_: Path, options: Mapping[str, object]) -> Size:
+    defaults = {"classes": shapes.CLASSES, "size": shapes.SIZE, "test_size": shapes.TEST_SIZE}
+    return Size(*(int(str(options.get(name, default))) for name, default in defaults.items()))
+
+
+def cifar_source(release: cifar.Release) -> Source:
+    size = Size(release.classes, release.train_images, release.test_images)
+    return Source(
+        load=partial(cifar.load, release),
+        size=lambda *_: size,
+        holds=f"{release.train_images + release.test_images:,} images, {release.classes} classes",
+        is_in=release.is_in,
+    )
+
+
+SOURCES: dict[str, Source] = {
+    "shapes": Source(shapes.load, _shapes_size, "drawn by code, up to 100 classes", "always there"),
+    "cifar10": cifar_source(cifar.RELEASES["cifar10"]),
+    "cifar100": cifar_source(cifar.RELEASES["cifar100"]),
+    "folder:": Source(
+        load=folder.load,
+        size=lambda path, _: Size(folder.count_classes(path)),
+        holds="your images",
+        note="one subfolder for each class",
+        argument="PATH",
+    ),
+    "npz:": Source(
+        load=own.load_npz,
+        size=lambda path, _: Size(own.count_npz_classes(path)),
+        holds="your arrays",
+        note="numpy.savez(FILE, x=inputs, y=labels)",
+        argument="FILE",
+    ),
+}
+"""Sources by name. A name that ends with a colon is followed by a path; any other text with a colon is a function."""
+
+
+def source_names() -> tuple[str, ...]:
+    """All names as a user writes them."""
+    return (*(f"{name}{source.argument}" for name, source in SOURCES.items()), _FUNCTION)
+
+
+def catalogue(root: Path | str | None = None) -> list[dict[str, str]]:
+    """Every source: its name, what it holds, and whether it is there or how it is made."""
+    where = data_root(root)
+    rows = []
+    for name, source in SOURCES.items():
+        state = source.note
+        if source.is_in is not None:
+            state = f"in {where}" if source.is_in(where) else f"not in {where}: asymtrain data get {name}"
+        rows.append({"name": f"{name}{source.argument}", "holds": source.holds, "state": state})
+    return [*rows, {"name": _FUNCTION, "holds": "your arrays", "state": "the function returns x and y"}]
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -23,20 +105,12 @@ def data_root(root: Path | str | None = None) -> Path:
     return at_home(chosen)
 
 
-def at_home(path: Path | str) -> Path:
-    """The path with `~` and `~user` as home folders."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UsageError(f"{path}: there is no such home folder; write the path without ~") from error
-
-
 def load(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
     """The dataset of this name.
 
-    `root` is read by CIFAR alone. Options: `shapes` takes classes, size, test_size, image_size and seed;
-    `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `npz:FILE` takes image_size, layout
-    and seed; `package.module:function` takes the same, and what the function takes.
+    `root` is read by sources that are downloaded. Options: `shapes` takes classes, size, test_size, image_size and
+    seed; `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `npz:FILE` takes image_size,
+    layout and seed; `package.module:function` takes the same, and what the function takes.
     """
     loader = _loader(name, root)
     parameters = inspect.signature(loader).parameters.values()
@@ -50,6 +124,12 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
     return dataset
 
 
+def load_offline(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
+    """The same, but nothing is downloaded."""
+    found = _find(name)
+    return load(name, root=root, **options, **({"download": False} if found and found[0].is_in else {}))
+
+
 @contextmanager
 def kept_dataset(dataset: Dataset) -> Iterator[str]:
     """A name by which this process loads the dataset as long as the block lasts; it changes with what it holds."""
@@ -61,24 +141,26 @@ def kept_dataset(dataset: Dataset) -> Iterator[str]:
         _HERE.pop(name, None)
 
 
-def class_count(name: str, options: Mapping[str, object] = MappingProxyType({})) -> int | None:
+def class_count(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> int | None:
     """How many classes a dataset has, without loading it; None where that cannot be told."""
-    if name == "shapes":
-        return int(str(options.get("classes", inspect.signature(shapes.load).parameters["classes"].default)))
-    if name in cifar.SOURCES:
-        return cifar.SOURCES[name].classes
-    if name.startswith("npz:"):
-        return _npz_classes(name)
-    if is_function(name) or is_here(name):
-        return _LOADED.get(_key(name, options), (None, ()))[0]
-    with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
-        path = at_home(name.partition(":")[2])
-        if name.startswith("folder:") and path.is_dir():
-            return folder.count_classes(path)
-    return None
+    size = size_of(name, options)
+    return size.classes if size else None
 
 
-def input_shape(name: str, options: Mapping[str, object] = MappingProxyType({})) -> tuple[int, ...] | None:
+def size_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Size | None:
+    """What is known of a dataset without loading it."""
+    found = _find(name)
+    if found is None:
+        loaded = _LOADED.get(_key(name, options))
+        return Size(loaded[0]) if loaded else None
+    source, path = found
+    try:
+        return source.size(at_home(path), options)
+    except (OSError, UsageError, ValueError):  # a path of another machine, or a file that was damaged
+        return None
+
+
+def input_shape(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> tuple[int, ...] | None:
     """The shape of one input of a dataset that this process has loaded; None of another."""
     return _LOADED.get(_key(name, options), (0, None))[1]
 
@@ -87,27 +169,31 @@ def _key(name: str, options: Mapping[str, object]) -> str:
     return repr((name, sorted(options.items())))
 
 
+def _find(name: str) -> tuple[Source, str] | None:
+    """The entry of the table, and the path that follows the colon."""
+    kind, colon, path = name.partition(":")
+    source = SOURCES.get(f"{kind}{colon}")
+    return None if source is None else (source, path)
+
+
 def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
-    if name == "shapes":
-        return shapes.load
-    if name in cifar.SOURCES:
-        return partial(cifar.load, cifar.SOURCES[name], data_root(root))
-    kind, _, path = name.partition(":")
-    if kind == "folder":
+    found = _find(name)
+    if found is not None:
+        source, path = found
+        if source.is_in is not None:
+            return partial(source.load, data_root(root))
+        if not source.argument:
+            return source.load
         if not path:
-            raise UsageError("the folder is missing: write folder:PATH, for instance folder:./photos")
-        return partial(folder.load, at_home(path))
-    if kind == "npz":
-        if not path:
-            raise UsageError("the file is missing: write npz:FILE, for instance npz:./data.npz")
-        return partial(own.load_npz, at_home(path))
+            raise UsageError(f"the path is missing: write {name}{source.argument}")
+        return partial(source.load, at_home(path))
     if is_here(name):
         return partial(_get_here, name)
-    if not is_function(name):
-        if at_home(name).is_dir():
-            raise UsageError(f"unknown dataset {name!r}: for a folder of images write folder:{name}")
-        raise unknown_name("dataset", name, NAMES)
-    return partial(own.load_function, name)
+    if is_function(name, SOURCES):
+        return partial(own.load_function, name)
+    if at_home(name).is_dir():
+        raise UsageError(f"unknown dataset {name!r}: for a folder of images write folder:{name}")
+    raise unknown_name("dataset", name, source_names())
 
 
 def _get_here(name: str) -> Dataset:
@@ -118,19 +204,5 @@ def _get_here(name: str) -> Dataset:
     return _HERE[name]
 
 
-def _npz_classes(name: str) -> int | None:
-    """From the file, which is read again only where it has changed."""
-    try:
-        path = at_home(name.partition(":")[2])
-        state = path.stat()
-        key = (name, state.st_mtime_ns, state.st_size)
-        if key not in _COUNTED:
-            _COUNTED[key] = own.count_npz_classes(path)
-        return _COUNTED[key]
-    except (OSError, UsageError, ValueError):  # a file of another machine, or one that was damaged
-        return None
-
-
 _HERE: dict[str, Dataset] = {}  # arrays that a caller in this process holds
-_COUNTED: dict[tuple[object, ...], int] = {}  # classes of npz files, by name, time and size
 _LOADED: dict[str, tuple[int, tuple[int, ...]]] = {}  # classes, and the shape of an input

@@ -27,7 +27,12 @@ _COS = np.round(np.cos(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float
 _SIN = np.round(np.sin(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float32)
 
 
-def load(*, classes: int = 20, size: int = 4000, test_size: int = 1000, image_size: int = 32, seed: int = 0) -> Dataset:
+CLASSES, SIZE, TEST_SIZE = 20, 4000, 1000
+
+
+def load(
+    *, classes: int = CLASSES, size: int = SIZE, test_size: int = TEST_SIZE, image_size: int = 32, seed: int = 0
+) -> Dataset:
     """Draw `size` images to train on and `test_size` others, with each object's visible part as a mask."""
     classes = whole_number("classes", classes, 2, len(OUTLINES) * len(FILLS))
     size = whole_number("size", size, classes)

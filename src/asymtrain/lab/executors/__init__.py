@@ -16,6 +16,7 @@ import torch
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.checkpoints import checkpoints_of
+from asymtrain.lab.data.registry import SOURCES
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.fingerprints import check_data, check_sources
@@ -24,6 +25,7 @@ from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, Pro
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
 from asymtrain.lab.functions import is_function, is_here
 from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.sources import LIBRARIES
 from asymtrain.lab.store import Store, StoreError, store_exists
 from asymtrain.lab.store.store import LEASE
 from asymtrain.lab.texts import counted
@@ -129,7 +131,10 @@ def _check_place(specs: list[RunSpec], executor: str) -> None:
 
 def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:
     """Functions that make the data or the model of a run which the store does not have."""
-    named = {spec: {name for name in (spec.dataset, spec.arch) if is_function(name)} for spec in specs}
+    named = {
+        spec: {name for name, others in ((spec.dataset, SOURCES), (spec.arch, LIBRARIES)) if is_function(name, others)}
+        for spec in specs
+    }
     if store is not None and any(named.values()) and store_exists(store):
         with Store(store, read_only=True) as record:
             done = record.finished({spec.id for spec in specs})

@@ -26,12 +26,12 @@ import torch
 
 from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.checkpoints import PLAN
-from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.executors import outcomes
 from asymtrain.lab.executors.local import SHUTDOWN_SECONDS
 from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, Waiting
+from asymtrain.lab.files import at_home
 from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
 from asymtrain.lab.texts import counted

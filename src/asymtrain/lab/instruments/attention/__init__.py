@@ -76,9 +76,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
         lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}
-        specs = [
-            spec for spec in chosen if spec.arch not in lacking
-        ] or chosen  # where none is left, it is refused below
+        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # none left: refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)

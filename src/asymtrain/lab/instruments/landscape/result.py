@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.gradients._intervals import ANYTHING, Bounds
+from asymtrain.intervals import ANYTHING, Bounds
 from asymtrain.lab.instruments.instrument import differing_fields
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 

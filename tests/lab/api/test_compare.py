@@ -14,7 +14,8 @@ from torch import nn
 import asymtrain
 from asymtrain import UsageError
 from asymtrain.__main__ import main
-from asymtrain.lab import executors, paired, sources
+from asymtrain.lab import executors
+from asymtrain.lab.api import compare as compared
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.report import FILES, rows_frame
@@ -34,7 +35,7 @@ def net(classes, channels, image_size, width=4):
 
 @pytest.fixture(autouse=True)
 def folder(workplace, one_core, monkeypatch):
-    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     return workplace
 
 
@@ -64,7 +65,7 @@ def compare(build=None, data=None, **options):
 
 
 def test_the_docstring_runs():
-    found = doctest.testmod(paired)
+    found = doctest.testmod(compared)
     assert found.attempted > 5
     assert found.failed == 0
 

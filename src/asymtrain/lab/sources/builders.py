@@ -1,0 +1,228 @@
+"""What builds a model by name: timm, transformers, or a function of the user's own."""
+
+import importlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.lab.files import at_home
+from asymtrain.lab.functions import import_function, importable_here, own_line
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Options = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Kind = Literal["images", "vectors", "tokens"]
+
+CHECK_OPTIONS = (
+    "check --arch-option (its names and values are the library's); what must be downloaded cannot be "
+    "built here, but in a function of your own, package.module:function"
+)
+HERE: dict[str, tuple[str, Callable[..., Any]]] = {}  # functions that a caller in this process holds, by name
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model is built for: the shape of one input, (C, H, W), (D,) or (T,), and what it holds."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+
+    def sample(self, *, filled: bool = False) -> "Tensor":
+        """Two of them, all zeros, or `filled` with numbers of a wave."""
+        import torch
+
+        shape = (2, *self.shape)
+        if self.kind == "tokens":
+            return torch.zeros(shape, dtype=torch.int64)  # which other numbers stand for words is not known here
+        return torch.arange(math.prod(shape)).double().sin().float().view(shape) if filled else torch.zeros(shape)
+
+    def image_shape(self, name: str) -> tuple[int, int, int]:
+        if self.kind != "images":
+            raise UsageError(f"{name} takes images, and the data holds {self.kind}: give package.module:function")
+        channels, height, width = self.shape
+        return channels, height, width
+
+    def __str__(self) -> str:
+        if self.kind == "images":
+            channels, height, width = self.shape
+            return f"images of {height} x {width}{'' if channels == 3 else f' with {channels} channels'}"
+        return f"{self.kind} of {self.shape[0]}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model that can be built for any number of classes."""
+
+    name: str
+    make: Callable[[int, Inputs], Any]  # of the number of classes and what it is built for
+    cure: str = CHECK_OPTIONS
+
+    def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
+        from torch import nn
+
+        model = explained(lambda: self.make(classes, inputs), self.name, self.cure)
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"{self.name}: the function must return an nn.Module, and returned {type(model).__name__}")
+        return model
+
+
+def find_timm(name: str, options: dict[str, Any]) -> Named:
+    timm, text = _library("timm"), f"timm:{name}"
+    if not timm.is_model(name):
+        raise unknown_name("timm model", name, timm.list_models())
+    settings = timm.get_pretrained_cfg(name)
+    own = int(settings.input_size[-1]) if settings is not None else 224
+
+    def make(classes: int, inputs: Inputs) -> Any:
+        channels, height, width = inputs.image_shape(text)
+        given = {"pretrained": False, "num_classes": classes, **options}
+        if channels != 3:
+            given = {"in_chans": channels, **given}
+        if (height, width) != (own, own) and "img_size" not in given:
+            with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+                return timm.create_model(name, img_size=height if height == width else (height, width), **given)
+        return timm.create_model(name, **given)
+
+    return Named(text, make)
+
+
+def check_config_name(name: str) -> None:
+    if not name.endswith(".json") and not name.isidentifier():
+        raise UsageError(
+            f"hf:{name} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
+            "on the hub cannot be used; save its config.json and give the file"
+        )
+
+
+def find_transformers(name: str, options: dict[str, Any]) -> Named:
+    transformers, text = _library("transformers"), f"hf:{name}"
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    if name.endswith(".json"):
+        config = _config_file(transformers, at_home(name), options)
+    else:
+        kind = getattr(transformers, name, None)
+        base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
+        if not (inspect.isclass(kind) and issubclass(kind, base)):
+            known = [config for config in dir(transformers) if config.endswith("Config")]
+            raise unknown_name("config class of transformers", name, known)
+        config = explained(lambda: kind(**options), text)
+
+    def make(classes: int, inputs: Inputs) -> Any:
+        config.num_labels = classes
+        sort, classifier = "sequence", transformers.AutoModelForSequenceClassification
+        if inputs.kind == "tokens" and getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # what sequences are filled up with; a causal model reads the last token before it
+        if inputs.kind != "tokens":
+            channels, height, width = inputs.image_shape(text)
+            sort, classifier = "image", transformers.AutoModelForImageClassification
+            if getattr(config, "image_size", None) is not None:
+                config.image_size = height if height == width else (height, width)
+            if channels != 3:
+                config.num_channels = channels
+        if type(config) not in classifier._model_mapping:
+            raise UsageError(
+                f"{type(config).__name__} has no {sort} classifier in transformers: write a function that builds one, "
+                "package.module:function"
+            )
+        return classifier.from_config(config)
+
+    return Named(text, make)
+
+
+def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as a config ({error}): give a config.json of transformers") from None
+    if not isinstance(values, dict) or "model_type" not in values:
+        raise UsageError(f"{file} has no model_type: give a config.json of transformers")
+    refuse_pretrained(f"hf:{file}", values)
+    kind = values.pop("model_type")
+    # Labels of its own would win over the number of classes in the data.
+    values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
+    return explained(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
+
+
+def refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
+    """Refuse what makes a library fetch weights: timm's `pretrained`, transformers' `use_pretrained_backbone`."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            refuse_pretrained(text, value)
+        # Any text counts as true in both libraries, "no" included.
+        elif "pretrained" in name and value:
+            raise UsageError(
+                f"{text}: {name} would download weights, and nothing is downloaded here: leave it out, or load them in "
+                "a function of your own and give package.module:function"
+            )
+
+
+def find_function(text: str, options: dict[str, Any]) -> Named:
+    from torch import nn
+
+    with importable_here():
+        function = import_function(text)
+    if isinstance(function, nn.Module):  # which can be called too
+        given = f"a {type(function).__name__}"
+        raise UsageError(f"{text} must make a new model at each call: write a function that returns one, not {given}")
+    return of_function(text, function, options)
+
+
+def find_here(text: str, options: dict[str, Any]) -> Named:
+    if text not in HERE:
+        raise UsageError(
+            f"{text} was a function of another process, or of a call that has ended: give it to asymtrain.compare "
+            "again, or put it into a file and write package.module:function"
+        )
+    return of_function(*HERE[text], options)
+
+
+def of_function(name: str, function: Callable[..., Any], options: dict[str, Any]) -> Named:
+    def make(classes: int, inputs: Inputs) -> Any:
+        known = inspect.signature(function).parameters
+        given: dict[str, Any] = {"classes": classes, "num_classes": classes, "input_shape": inputs.shape}
+        if inputs.kind == "images":
+            channels, height, width = inputs.shape
+            given |= {"channels": channels, "image_size": height if height == width else (height, width)}
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        for option in options if known and not takes_any else ():
+            if option not in known:
+                raise unknown_name(f"option of {name}", option, known)
+        with importable_here():  # it may import more when it is called
+            return function(**{**{key: value for key, value in given.items() if key in known}, **options})
+
+    cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
+    return Named(name, make, cure)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken installation of torchvision raises a RuntimeError
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UsageError(f"{name} is not installed: pip install {name}") from error
+        cure = f"mend its installation; `python -c 'import {name}'` shows the whole of it"
+        if "torchvision" in str(error):
+            cure = (
+                "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
+                "pip install --no-deps torchvision==0.16.2 is enough for models"
+            )
+        raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
+
+
+def explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
+    """What a call gives; its errors say that `name` cannot be built, and what to do."""
+    try:
+        return make()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            cure = f"install {error.name}, or {cure}"
+        raise UsageError(f"{name} cannot be built ({own_line(error)}): {cure}") from error

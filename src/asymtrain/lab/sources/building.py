@@ -1,0 +1,220 @@
+"""Models with the initial values of a seed or of a file, called once to check them."""
+
+import inspect
+import multiprocessing
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.errors import UsageError, UsageWarning, error_line
+from asymtrain.lab.functions import name_here, own_line, own_place
+from asymtrain.lab.sources.builders import HERE, Inputs, Kind, Named, Options, explained, of_function
+from asymtrain.lab.sources.fingerprints import bytes_of, fingerprint, named_tensors, rounded, undisturbed_call
+from asymtrain.lab.sources.names import imported, named_model
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+UNNAMED = "here:unnamed-0"  # a function whose name is not known before it was called
+FIT = (
+    "give images of another size (--data-option image_size=N), or options of the model that fit (--arch-option: "
+    "timm has img_size, patch_size and in_chans, transformers patch_size, which must divide the size of an image; a "
+    "function is given image_size and channels)"
+)
+
+
+def build_model(
+    name: str,
+    options: Options = (),
+    *,
+    classes: int,
+    input_shape: tuple[int, ...],
+    seed: int,
+    weights: str = "",
+    kind: Kind | None = None,
+) -> "nn.Module":
+    """A model by name with the initial values of its seed, on the CPU, in float32 and in training mode.
+
+    `input_shape` is (C, H, W) of images, (D,) of vectors or (T,) of tokens; `kind` says which where it has one axis
+    and they are not vectors. `weights` is a safetensors file that the initial values are taken from. Random states
+    are left as they were. The first model of a kind in a process is built twice and called once: it must be
+    deterministic, and give `classes` logits.
+    """
+    inputs = Inputs(tuple(input_shape), kind or ("images" if len(input_shape) == 3 else "vectors"))
+    options = dict(options)
+    named = named_model(name, options)
+    key = (name, repr(sorted(options.items())), classes, inputs, weights)
+    model = _build_seeded(named, classes, inputs, seed)
+    if key not in _CHECKED:
+        _check_outputs(named, model, classes, inputs)
+        again = _build_seeded(named, classes, inputs, seed)
+        if again is model:
+            raise UsageError(f"{name} gave the same model when it was called again: build a new one at each call")
+        if not _is_equal(model, again):
+            raise UsageError(
+                f"{name} is not deterministic: two models that were built with the same seed differ; draw its initial "
+                "values from torch's, Python's or numpy's global random state, which are set from the run's seed"
+            )
+    if weights:
+        kept = _load_weights(model, weights, classes, named.name)
+        # Workers and later runs do the same: it is said once, by the process that speaks with the user.
+        if kept and key not in _CHECKED and multiprocessing.parent_process() is None:
+            warnings.warn(kept, UsageWarning, stacklevel=2)
+    _CHECKED.add(key)
+    return model
+
+
+_CHECKED: set[tuple[object, ...]] = set()  # models whose kind was built in this process
+
+
+@contextmanager
+def kept_function(function: Callable[..., Any], options: Options, *, classes: int, inputs: Inputs) -> Iterator[str]:
+    """The name that a spec has for a function which builds a model.
+
+    One that any process can import is `package.module:function`. Another, such as a lambda or one of a notebook, is
+    `here:NAME-FINGERPRINT`, with the fingerprint of its model: this process alone can build it, as long as the block
+    lasts, and a function that builds another model has another name.
+    """
+    module, label = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
+    if imported(f"{module}:{label}") is function:
+        yield f"{module}:{label}"
+        return
+    label = label.rpartition("<locals>.")[2].strip("<>")
+    named = of_function(label, function, dict(options))
+    model = _build_seeded(named, classes, inputs, 0)
+    _check_outputs(named, model, classes, inputs)
+    name = name_here(label, rounded(fingerprint(model, inputs)))
+    HERE[name] = label, function
+    try:
+        yield name
+    finally:
+        HERE.pop(name, None)
+
+
+def _is_equal(first: "nn.Module", second: "nn.Module") -> bool:
+    """Bit by bit."""
+    pairs = zip(named_tensors(first), named_tensors(second), strict=False)
+    same_names = [name for name, _ in named_tensors(first)] == [name for name, _ in named_tensors(second)]
+    return same_names and all(a.shape == b.shape and bytes_of(a) == bytes_of(b) for (_, a), (_, b) in pairs)
+
+
+def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
+    import numpy as np
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    from asymtrain.streams import random_state_kept
+
+    with random_state_kept():
+        # Not torch.manual_seed, which would also seed GPUs that are not used yet.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        model = named.build_for(classes, inputs)
+        if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+            explained(lambda: model(inputs.sample()), named.name, named.cure)  # the first call makes their values
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise UsageError(f"{named.name} has no values (its parameters are on the meta device): build them on the CPU")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"{named.name} has no parameter that is trained: unfreeze some (requires_grad)")
+    return model.cpu().float().train()
+
+
+def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
+    """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    from asymtrain.branches import logits_in
+
+    with undisturbed_call(model):
+        try:
+            output = model(inputs.sample())
+        except Exception as error:
+            raise _unfit(named, model, inputs, error) from error
+    patch = _patch_of(model)
+    if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
+        raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
+    logits = logits_in(output)
+    if logits is None:
+        raise UsageError(
+            f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
+            "with it, or a dict that has it as `logits`"
+        )
+    if tuple(logits.shape) != (2, classes):
+        raise UsageError(
+            f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
+            f"classes: it must give (2, {classes}); a function is given their number as `classes`"
+        )
+
+
+def _patch_of(model: "nn.Module") -> int:
+    """Pixels along a side of a patch, in the words of timm or transformers; 1 where the model has none."""
+    for owner in (getattr(model, "patch_embed", None), getattr(model, "config", None)):
+        size = getattr(owner, "patch_size", None)
+        size = size[0] if isinstance(size, tuple | list) and size else size
+        if isinstance(size, int) and size > 0:
+            return size
+    return 1
+
+
+def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
+    why = own_line(error)
+    try:
+        inspect.signature(model.forward).bind(None)
+    except TypeError:  # no other inputs help
+        alone = "write a module around it that is called with one tensor"
+        return UsageError(f"{named.name} is called with {inputs} and nothing else, and needs more ({why}): {alone}")
+    mend = "mend forward, or " if own_place(error) else ""
+    return UsageError(
+        f"{named.name} does not take {inputs} ({why}): {mend}{FIT if inputs.kind == 'images' else named.cure}"
+    )
+
+
+def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:
+    """Take the values from a file; a note about a classifier of another number of classes, which keeps its own."""
+    import torch
+
+    given, own = _read_weights(file), model.state_dict(keep_vars=True)
+    shared = {own[key].data_ptr() for key in own if key in given}  # tied weights are in a file once
+    missing = [key for key in own if key not in given and own[key].data_ptr() not in shared]
+    unexpected = [key for key in given if key not in own]
+    for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):
+        if keys:
+            raise UsageError(f"{file} does not fit {name}: it {what} {_listed(keys)}; give the model's own state dict")
+    differing = [key for key in own if key in given and given[key].shape != own[key].shape]
+    counts = {given[key].shape[:1] for key in differing}
+    kept = len(counts) == 1 and all(
+        own[key].shape[:1] == (classes,) and given[key].shape[1:] == own[key].shape[1:] for key in differing
+    )
+    if differing and not kept:
+        key = differing[0]
+        shapes = f"{tuple(given[key].shape)} in the file, {tuple(own[key].shape)} in the model"
+        others = f", as have {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise UsageError(f"{file} does not fit {name}: {key} has another shape ({shapes}){others}")
+    with torch.no_grad():
+        for key in given.keys() - set(differing):
+            own[key].copy_(given[key])
+    if not differing:
+        return ""
+    return (
+        f"{name}: {_listed(differing)} of {file} is for {counts.pop()[0]} classes, and the data has {classes}: it "
+        "starts from its initial values"
+    )
+
+
+def _read_weights(file: str) -> "dict[str, Tensor]":
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise UsageError(f"there are no weights at {file}: give a safetensors file") from None
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{file} cannot be read as weights ({error_line(error)}): give a safetensors file") from error
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,119 @@
+"""What a model is, in a few digits, and what differs between two."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from asymtrain.lab.sources.builders import Inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Of the norm of all values: what is drawn differently moves a sum by about the norm, rounding by a millionth of it.
+TOLERANCES = {
+    "its initial values": 1e-5,
+    "what it computes from its parameters": 1e-3,
+    "settings of its parts, such as the rate of a dropout": 1e-5,
+}
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0, 1)
+
+
+def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
+    """What a model is: a hash of the names, shapes and types of its parameters and buffers, and sums of their values.
+
+    With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters,
+    and of the settings of its parts, such as the rate of a dropout, which evaluation does not show.
+    Whole numbers are hashed. Values that another processor or version of torch drew may differ in their last digits:
+    `difference` compares sums.
+    """
+    import torch
+
+    from asymtrain.branches import logits_in
+
+    digest, values = hashlib.sha256(), []
+    for name, tensor in named_tensors(model):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        if tensor.is_floating_point() or tensor.is_complex():
+            values.append(tensor)
+        else:
+            digest.update(bytes_of(tensor))
+    parts = [_sums(values)]
+    if inputs is not None:
+        with undisturbed_call(model):
+            torch.default_generator.manual_seed(0)  # for what draws outside of training too
+            logits = logits_in(model(inputs.sample(filled=True)))
+        parts.append(_sums([] if logits is None else [logits]))
+        parts.append(_sums([torch.tensor(list(_settings(model)), dtype=torch.float64)]))
+    return ":".join([digest.hexdigest()[:16], *(f"{number:.9g}" for part in parts for number in part)])
+
+
+def difference(first: str, second: str) -> str | None:
+    """What differs between the models of two fingerprints, in words; None where they are the same."""
+    one, *sums = first.split(":")
+    other, *other_sums = second.split(":")
+    if one != other:
+        return "names, shapes or types of its parameters and buffers"
+    try:
+        numbers, others = list(map(float, sums)), list(map(float, other_sums))
+    except ValueError:  # one that was imported may hold anything
+        return "its fingerprint"
+    for place, (what, tolerance) in enumerate(TOLERANCES.items()):
+        part, other_part = numbers[2 * place : 2 * place + 2], others[2 * place : 2 * place + 2]
+        if part and other_part:
+            allowed = tolerance * max(part[0], other_part[0])
+            if any(abs(a - b) > allowed for a, b in zip(part, other_part, strict=True)):
+                return what
+    return None
+
+
+def _settings(model: "nn.Module") -> Iterator[float]:
+    """Numbers that its modules were built with: attributes that are floats."""
+    for module in model.modules():
+        own = vars(module)
+        yield from (own[name] for name in sorted(own) if isinstance(own[name], float) and math.isfinite(own[name]))
+
+
+def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
+    """The norm of all values, and their sum with a factor for each place, so that values must not change places."""
+    import torch
+
+    squares, projection, count = 0.0, 0.0, 0
+    for tensor in tensors:
+        values = tensor.detach().cpu()
+        values = torch.view_as_real(values) if values.is_complex() else values
+        values = values.to(torch.float64).reshape(-1).nan_to_num(posinf=0.0, neginf=0.0)  # masks hold -inf
+        places = torch.arange(count, count + len(values), dtype=torch.float64)
+        squares += float(values @ values)
+        projection += float(values @ (places * GOLDEN_RATIO % 1 - 0.5))
+        count += len(values)
+    return math.sqrt(squares), projection
+
+
+def named_tensors(model: "nn.Module") -> "list[tuple[str, Tensor]]":
+    """Parameters and buffers, by name; those that a state dict leaves out too."""
+    both = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return sorted(both, key=lambda item: item[0])
+
+
+def bytes_of(tensor: "Tensor") -> bytes:
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def rounded(text: str) -> str:
+    """A fingerprint as hexadecimal digits that rounding on another machine seldom changes."""
+    digest, *numbers = text.split(":")
+    norms, projections = [float(number) for number in numbers[::2]], [float(number) for number in numbers[1::2]]
+    shares = [f"{norm:.4g} {part / (norm or 1.0):.4f}" for norm, part in zip(norms, projections, strict=True)]
+    return hashlib.sha256(" ".join([digest, *shares]).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def undisturbed_call(model: "nn.Module") -> Iterator[None]:
+    from asymtrain.branches import preserve_attributes, preserve_state
+
+    with preserve_state(model), preserve_attributes(model):
+        yield
