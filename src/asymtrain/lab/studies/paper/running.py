@@ -16,7 +16,7 @@ from typing import Any
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.paper.measurements import Workplace, passes_of, take
 from asymtrain.lab.studies.paper.recipe import Measuring, Needs, Recipe, needs_of, of_archs
-from asymtrain.lab.studies.paper.snapshot import Snapshot, count_test_images, read_store, size_of
+from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count, image_counts, read_store
 from asymtrain.lab.studies.paper.study import Study
 
 
@@ -164,9 +164,8 @@ class Estimate:
 
 def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
     """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
-    size = size_of(spec)
-    total = (size.train or 0) if spec.per_class is None else spec.per_class * size.classes
-    tested = count_test_images(spec)
+    total, tested = image_counts(spec)
+    total = total if spec.per_class is None else spec.per_class * class_count(spec)
     split = spec.validation == "split"
     every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
     return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES

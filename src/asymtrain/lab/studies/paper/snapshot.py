@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.data import registry
-from asymtrain.lab.data.registry import Size
+from asymtrain.lab.data import registry, shapes
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, store_exists
 from asymtrain.lab.studies.paper.study import Reading
@@ -43,20 +42,20 @@ def read_store(path: Path) -> Snapshot:
     return Snapshot({record.run.spec.id: record.run for record in records}, measured, versions)
 
 
-def size_of(spec: RunSpec) -> Size:
-    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
-    assert size is not None, f"{spec.dataset} does not tell how large it is"
-    return size
-
-
 def class_count(spec: RunSpec) -> int:
-    return size_of(spec).classes
+    count = registry.class_count(spec.dataset, dict(spec.dataset_options))
+    assert count is not None, f"{spec.dataset} does not tell how many classes it has"
+    return count
+
+
+def image_counts(spec: RunSpec) -> tuple[int, int]:
+    """Images to train and to test on; where a source does not tell, as many as `shapes` has."""
+    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
+    return (size and size.train) or shapes.SIZE, (size and size.test) or shapes.TEST_SIZE
 
 
 def count_test_images(spec: RunSpec) -> int:
-    count = size_of(spec).test
-    assert count is not None, f"{spec.dataset} does not tell how many test images it has"
-    return count
+    return image_counts(spec)[1]
 
 
 def accuracy(run: Run, reading: Reading) -> float:
