@@ -5,7 +5,6 @@ library, and by which commands. Every case damages a copy and reads it in a fork
 memory. Faults: another answer without a word, a traceback, a hang, memory without bounds.
 """
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -31,7 +30,6 @@ from typing import Any
 import matplotlib.pyplot  # noqa: F401  (before the forks)
 import numpy as np
 import pyarrow.parquet  # noqa: F401
-from cifar_files import HUNDRED, TEN, contents, pack, write_folder
 from executor_examples import bare, checkpoints, examples
 from PIL import Image
 from store_examples import example_run, example_spec
@@ -42,7 +40,6 @@ from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import DONE, FAILED, REFUSED
-from asymtrain.lab.data import cifar, registry
 from asymtrain.lab.data import folder as image_folder
 from asymtrain.lab.data import own as own_arrays
 from asymtrain.lab.engine.states import states_at
@@ -222,7 +219,6 @@ def prepare(folder: Path) -> None:
     os.environ["ASYMTRAIN_DATA"] = str(folder / "no-data")
     os.environ["HOME"] = str(folder)
     os.environ["ABUSE_TRACE"] = str(folder / "a-program-ran")
-    registry.SOURCES["cifar10"] = registry.cifar_source(TEN)  # for the command
     local.cores = lambda: 1
 
 
@@ -419,20 +415,7 @@ def forge(folder: Path, chance: random.Random) -> str:
         lines = content.decode().split("\n")
         place = chance.randrange(1, len(lines) - 1)
         cells = lines[place].split(",")
-        forged = (
-            "",
-            "nan",
-            "inf",
-            "-1",
-            "9" * 400,
-            "x",
-            "=1+1",
-            '"' + "[" * 20_000 + '"',
-            "\x1b[2J",
-            "NaN",
-            "!!!",
-            "null",
-        )
+        forged = ("", "nan", "inf", "-1", "9" * 400, "x", "=1+1", f'"{"[" * 20_000}"', "\x1b[2J", "NaN", "!!!", "null")
         cells[chance.randrange(len(cells))] = chance.choice(forged)
         lines[place] = ",".join(cells)
         content = "\n".join(lines).encode()
@@ -561,38 +544,6 @@ def hostile_image(folder: Path, chance: random.Random) -> str:
     return f"{kind} as {file.name}"
 
 
-def make_cifar(folder: Path, number: int) -> None:
-    swapped = dict(zip(TEN.files, contents(HUNDRED).values(), strict=False)) if number else {}
-    write_folder(TEN, folder, **swapped)
-
-
-def cifar_files(folder: Path) -> list[Path]:
-    return list((folder / TEN.archive.folder).iterdir())
-
-
-def hostile_pickle(folder: Path, chance: random.Random) -> str:
-    """A pickle that calls."""
-    file = chance.choice(sorted(cifar_files(folder)))
-    file.write_bytes(b"cos\nsystem\n(S'touch \"$ABUSE_TRACE\"'\ntR.")
-    return f"a pickle that calls as {file.name}"
-
-
-def make_archive(folder: Path, number: int) -> None:
-    place = write_folder(TEN, folder / "unpacked")
-    content, source = pack(TEN, place)
-    shutil.rmtree(folder / "unpacked")
-    (folder / TEN.archive.file).write_bytes(content)
-    (folder / "md5").write_text(source.archive.md5)
-
-
-def read_archive(folder: Path) -> Answer:
-    archive = dataclasses.replace(TEN.archive, md5=(folder / "md5").read_text())
-    source = dataclasses.replace(TEN, archive=archive)
-    answer = described(cifar.load(source, folder, download=False))
-    shutil.rmtree(folder / TEN.archive.folder)
-    return answer
-
-
 SUBJECTS = (
     Subject("store", 8, make_store, lambda f: [f / STORE], read_store, store_commands, more=(change_rows,)),
     Subject("csv", 2, partial(make_export, "csv"), export_files, read_exported, import_command),
@@ -615,16 +566,6 @@ SUBJECTS = (
         more=(hostile_image,),
         checked=False,
     ),
-    Subject(
-        "cifar",
-        3,
-        make_cifar,
-        cifar_files,
-        lambda f: described(cifar.load(TEN, f, download=False)),
-        lambda f: [["data", "check", "cifar10", "--data-root", str(f)]],
-        more=(hostile_pickle,),
-    ),
-    Subject("cifar archive", 1, make_archive, lambda f: [f / TEN.archive.file], read_archive),
     Subject(
         "npz",
         2,
