@@ -43,8 +43,8 @@ from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.setup import build_module, chosen_places
 from asymtrain.lab.studies.practice.protocol import FULL, NONE, Task, final_specs
 from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
-from asymtrain.lab.studies.practice.running import read_runs
 from asymtrain.lab.studies.practice.selection import Known, select
+from asymtrain.lab.studies.snapshot import read_store
 from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_size, synthetic
 from loops import captured
 
@@ -115,7 +115,7 @@ def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
     """The study's models, with the places that the study's branches have."""
-    known = read_runs(chosen.store) if chosen.store else {}
+    known = read_store(chosen.store).runs if chosen.store else {}
     for name in PRACTICE:
         if name in (chosen.model or PRACTICE):
             task = Task(name)

@@ -19,10 +19,10 @@ from asymtrain.lab.comparisons import chance_limit
 from asymtrain.lab.report.table import Cell, Column, Interval, Table, make_rows
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics import t_interval
-from asymtrain.lab.tune import RULE, Plan, Rung, Standing, judge, survivors
+from asymtrain.lab.tune import RULE, RacePlan, Rung, Standing, judge, survivors
 from asymtrain.lab.tune.planning import ladder
 from asymtrain.lab.tune.results import Row
-from asymtrain.lab.tune.rule import judge_race, leans_to_attach
+from asymtrain.lab.tune.rule import judge_race
 
 Curve = tuple[float, ...]  # accuracy after each epoch
 Curves = Mapping[Candidate | None, tuple[Curve, ...]]  # of a candidate, None for Plain, by seed
@@ -98,7 +98,7 @@ class Advice:
     """What an advisor chose for one seed of a case."""
 
     candidate: Candidate | None
-    committed: bool = True  # undecided advice leaves Plain
+    committed: bool = True  # advice that settles nothing leaves Plain
     trainings: float = 0.0  # what it took, in trainings of full length
 
 
@@ -170,7 +170,7 @@ def short_epochs(case: Case) -> int:
 def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
     """The rule of `tune` on stored rows; the confirmation has this share of a training's epochs.
 
-    With `follow`, a user who is told "undecided, leaning to attach" attaches the winner. This is
+    With `follow`, a user who is told "likely helps" attaches the winner. This is
     what `replay` of a tune does (a test compares the two), without its frames: hundreds of seeds are scored.
     """
 
@@ -188,7 +188,7 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
                 best = living[min(range(len(living)), key=lambda i: standings[i].rank)]
                 moved = [points[best] for points in course]
                 ruling = judge_race(rows[0], rung.epochs, case.base.epochs, moved)
-                return Advice(None, ruling.verdict != "undecided" or follow, spent / case.base.epochs)
+                return Advice(None, ruling.is_settled or follow, spent / case.base.epochs)
             best = living[order[0]]
             living = tuple(candidate for i, candidate in enumerate(living) if i in order)
         row = compared(case, case.long, best, confirming, plan.epochs)
@@ -197,21 +197,20 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
         rule = replace(RULE, least_seeds=min(RULE.least_seeds, plan.seeds))
         moved = [points[best] for points in course if best in points]
         ruling = judge(row, plan.epochs, case.base.epochs, [*moved, row["points"]], rule)
-        decided = ruling.verdict != "undecided"
-        attach = ruling.verdict == "attach" or (follow and leans_to_attach(ruling, row))
-        return Advice(best if attach else None, decided or follow, spent / case.base.epochs)
+        attach = ruling.verdict == "helps" or (follow and ruling.verdict == "likely helps")
+        return Advice(best if attach else None, ruling.is_settled or follow, spent / case.base.epochs)
 
     return advise
 
 
-def plan_of(case: Case, share: float, race_seeds: int, seeds: int) -> Plan:
+def plan_of(case: Case, share: float, race_seeds: int, seeds: int) -> RacePlan:
     """What a tune plans where its confirmation has this share of the training, as far as the rows allow."""
     confirmed = round(share * case.base.epochs)
     if case.length is None:
         rungs = ladder(math.ceil(RUNG * confirmed), len(case.candidates), race_seeds)
     else:
         rungs = (Rung(case.length, len(case.candidates), race_seeds),)
-    return Plan(rungs, confirmed, seeds, 0.0, 0.0)
+    return RacePlan(rungs, confirmed, seeds, 0.0, 0.0)
 
 
 def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[int], epochs: int) -> Row:
@@ -231,7 +230,7 @@ def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[i
 
 ADVISORS: Mapping[str, Advisor] = {
     "tune": simulated_tune(1.0),
-    "tune, and what it leans to": simulated_tune(1.0, follow=True),
+    "tune, and what likely helps": simulated_tune(1.0, follow=True),
     "always none": always_none,
     "best on the other families": best_elsewhere,
     "the same, but none for convolutions": none_for_convolutions,

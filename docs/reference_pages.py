@@ -19,7 +19,7 @@ ALSO_SHOWN = {
     "asymtrain.integrations": ("lightning", "transformers", "torchjd"),
     "asymtrain.lab.data": ("subsets", "normalise", "augment"),
     "asymtrain.lab.engine": ("states",),
-    "asymtrain.lab.studies.paper": ("recipe", "running", "study", "verdicts"),
+    "asymtrain.lab.studies.paper": ("recipe", "study", "verdicts"),
     "asymtrain.lab.report": ("table", "figure"),
 }
 

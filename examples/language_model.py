@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import attach
-from asymtrain.lab.cli.screen import show_table
 from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain.lab.terminal import show_table
 from paired import Measure, fit, main
 
 NOUNS = [("fox", "foxes"), ("owl", "owls"), ("wolf", "wolves"), ("hare", "hares"), ("crow", "crows")]

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import attach
-from asymtrain.lab.cli.screen import show_table
 from asymtrain.lab.data import load
 from asymtrain.lab.report.table import Column, Mean, Table, make_rows
 from asymtrain.lab.statistics.estimates import estimate
+from asymtrain.lab.terminal import show_table
 
 CLASSES, WIDTHS = 10, (3, 8, 16, 24, 32)
 Split = tuple[Tensor, Tensor]

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from asymtrain import AlignmentLog, Branches, alignment
 from asymtrain.lab import comparisons
-from asymtrain.lab.cli.screen import show_summary, show_table
+from asymtrain.lab.cli.screen import show_summary
 from asymtrain.lab.report.summary import Summary, records
 from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
+from asymtrain.lab.statistics import FEWEST, decide
 from asymtrain.lab.statistics.estimates import estimate
+from asymtrain.lab.terminal import show_table
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,12 @@ def summary(rows: pd.DataFrame, label: str) -> Summary:
     """The paired comparison, as `asymtrain run` makes it of its runs."""
     pairs, by = comparisons.paired(rows)
     worded = [
-        {"label": label, **row, "verdict": comparisons.verdict(row), "sentence": comparisons.sentence(row, label)}
+        {
+            "label": label,
+            **row,
+            "verdict": comparisons.decision(row).verdict,
+            "sentence": comparisons.sentence(row, label),
+        }
         for row in records(comparisons.compare(rows, by))
     ]
     return Summary(rows, pd.DataFrame(), worded, [pairs], waiting=0, untested=0)
@@ -130,8 +137,8 @@ def in_words(pairs: list[float], measure: Measure) -> str:
     if change.low is None or change.high is None:
         return f"{size} in one seed; a single pair cannot tell an effect from chance"
     ends = f"95% interval {change.low:+.3f} to {change.high:+.3f}, {change.n} seeds"
-    if change.n < comparisons.FEWEST:
-        return f"{size} ({ends}); an effect is called from {comparisons.FEWEST} seeds on"
-    if change.low <= 0 <= change.high:
-        return f"no clear effect, {size} ({ends})"
-    return f"the branches {'helped' if (change.low > 0) != measure.lower_is_better else 'hurt'}, {size} ({ends})"
+    sign = -1 if measure.lower_is_better else 1
+    low, high = sorted((sign * change.low, sign * change.high))
+    found = decide(sign * change.mean, low, high, change.n)
+    few = f"; an effect is called from {FEWEST} seeds on" if found.reason == "few seeds" else ""
+    return f"{found.verdict}, {size} ({ends}){few}"

@@ -16,8 +16,6 @@ LATER_FIELDS = {
     "label_smoothing": 0.1,
 }
 RECIPE_FIELDS = {
-    "optimizer": "sgd",
-    "momentum": 0.5,
     "schedule_by": "step",
     "warmup": 0.5,
     "clip": 1.0,
@@ -37,7 +35,7 @@ MODEL_FIELDS = {
 LAST_FIELDS = {"places": "later"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
-NEEDS = {"momentum": {"optimizer": "sgd"}, "initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}
+NEEDS = {"initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}
 
 # Named choices, added below, and values of every other field.
 VALUES = {
@@ -61,7 +59,6 @@ VALUES = {
     "seed": st.integers(0, 2**70),
     "cosine_every": st.integers(0, 1000),
     "label_smoothing": st.floats(0, 0.999),
-    "momentum": st.floats(0, 0.999),
     "warmup": st.floats(0, 0.999),
     "clip": st.floats(0, 100),
     "averaging": st.floats(0, 0.9999),
@@ -75,9 +72,8 @@ for _name in DEFAULTS:
 
 
 def _fitting(values):
-    """Without what the optimiser of a spec lacks."""
-    lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
-    lacks |= {"initial_weights", "at", "pool", "layout"}  # of models by name
+    """Without what a backbone lacks."""
+    lacks = {"initial_weights", "at", "pool", "layout"}  # of models by name
     lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
     return {name: value for name, value in values.items() if name not in lacks}
 

@@ -39,6 +39,23 @@ def test_the_import_graph_has_no_circle():
     graphlib.TopologicalSorter(imports).prepare()
 
 
+PRIVATE_OF_THE_LAB = {"asymtrain.intervals"}  # becomes a public module
+
+
+def test_the_lab_imports_only_public_modules_of_the_library():
+    """Imports inside functions and for types included."""
+    graph = grimp.build_graph("asymtrain", cache_dir=None)
+    found = {
+        f"{module} imports {imported}"
+        for module in graph.modules
+        if f"{module}.".startswith("asymtrain.lab.")
+        for imported in graph.find_modules_directly_imported_by(module)
+        if not imported.startswith("asymtrain.lab") and imported not in PRIVATE_OF_THE_LAB
+        if any(part.startswith("_") for part in imported.split("."))
+    }
+    assert not found
+
+
 def rooms_in(folder):
     rooms = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     return rooms - {"__init__"}
@@ -82,7 +99,7 @@ def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_lib
 
 @pytest.mark.slow
 def test_a_stranger_s_import_meets_the_lab_through_its_doors_alone():
-    doors = {"probe": "asymtrain.lab.tuning", "compare": "asymtrain.lab.paired", "tune": "asymtrain.lab.tuning"}
+    doors = dict.fromkeys(("compare", "probe", "tune"), "asymtrain.lab.api")
     names = ", ".join(name for name in asymtrain.__all__ if name not in doors)
     library, *through = modules_loaded_by(*(f"from asymtrain import {name}" for name in (names, *doors)))
     assert not {name for name in library if name.startswith("asymtrain.lab")}

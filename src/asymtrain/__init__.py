@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from asymtrain import models
     from asymtrain.branches import Branches, WithBranches, attach, clean
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
-    from asymtrain.lab.paired import compare
-    from asymtrain.lab.tuning import probe, tune
+    from asymtrain.lab.api.compare import compare
+    from asymtrain.lab.api.tune import probe, tune
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
 
 __version__ = VERSION
@@ -75,8 +75,8 @@ __all__ = [
 _HOMES = {
     "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
-    "lab.paired": ("compare",),
-    "lab.tuning": ("probe", "tune"),
+    "lab.api.compare": ("compare",),
+    "lab.api.tune": ("probe", "tune"),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),
     "streams": (),

@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def run_here(part: str, seed: int, cases: int, file: Path) -> None:
-    for folder in (TESTS, TESTS / "lab/store", TESTS / "lab/executors", TESTS / "lab/engine"):
+    for folder in (TESTS, TESTS / "lab/store", TESTS / "lab/executors", TESTS / "lab/data", TESTS / "lab/engine"):
         sys.path.append(str(folder))  # helpers of the usual tests
     with tempfile.TemporaryDirectory(prefix=f"abuse-{part}-") as folder:
         tally = importlib.import_module(f"abuse.{part}").run(seed, cases, Path(folder))

@@ -5,6 +5,7 @@ library, and by which commands. Every case damages a copy and reads it in a fork
 memory. Faults: another answer without a word, a traceback, a hang, memory without bounds.
 """
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -30,6 +31,7 @@ from typing import Any
 import matplotlib.pyplot  # noqa: F401  (before the forks)
 import numpy as np
 import pyarrow.parquet  # noqa: F401
+from cifar_files import HUNDRED, TEN, contents, pack, write_folder
 from executor_examples import bare, checkpoints, examples
 from PIL import Image
 from store_examples import example_run, example_spec
@@ -40,6 +42,7 @@ from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import DONE, FAILED, REFUSED
+from asymtrain.lab.data import cifar, registry
 from asymtrain.lab.data import folder as image_folder
 from asymtrain.lab.data import own as own_arrays
 from asymtrain.lab.engine.states import states_at
@@ -219,6 +222,7 @@ def prepare(folder: Path) -> None:
     os.environ["ASYMTRAIN_DATA"] = str(folder / "no-data")
     os.environ["HOME"] = str(folder)
     os.environ["ABUSE_TRACE"] = str(folder / "a-program-ran")
+    registry.SOURCES["cifar10"] = registry.cifar_source(TEN)  # for the command
     local.cores = lambda: 1
 
 
@@ -444,7 +448,7 @@ def import_command(folder: Path) -> list[list[str]]:
 
 
 def make_checkpoint(folder: Path, number: int) -> None:
-    """A stack that was ended after some of its epochs, with the checkpoint before."""
+    """A stack that was ended after some of its epochs."""
     done: list[int] = []
 
     def watch(progress: Any) -> None:
@@ -544,6 +548,46 @@ def hostile_image(folder: Path, chance: random.Random) -> str:
     return f"{kind} as {file.name}"
 
 
+def make_cifar(folder: Path, number: int) -> None:
+    changed = contents(TEN) if number == 0 else contents(TEN) | contents(HUNDRED)
+    write_folder(TEN, folder, **{name: value for name, value in changed.items() if name in TEN.files})
+
+
+def cifar_files(folder: Path) -> list[Path]:
+    return list((folder / TEN.archive.folder).iterdir())
+
+
+def hostile_pickle(folder: Path, chance: random.Random) -> str:
+    """A pickle that doubles what it holds again and again, that nests, or that calls."""
+    file = chance.choice(sorted(cifar_files(folder)))
+    kind = chance.choice(("doubling", "nested", "calls", "long"))
+    file.write_bytes(
+        {
+            "doubling": b"\x80\x02(" + b"l" + b"".join(b"2" + b"\x86" for _ in range(60)) + b".",
+            "nested": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+            "calls": b"cos\nsystem\n(S'true'\ntR.",
+            "long": b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"x.",
+        }[kind]
+    )
+    return f"a pickle that is {kind} as {file.name}"
+
+
+def make_archive(folder: Path, number: int) -> None:
+    place = write_folder(TEN, folder / "unpacked")
+    content, source = pack(TEN, place)
+    shutil.rmtree(folder / "unpacked")
+    (folder / TEN.archive.file).write_bytes(content)
+    (folder / "md5").write_text(source.archive.md5)
+
+
+def read_archive(folder: Path) -> Answer:
+    archive = dataclasses.replace(TEN.archive, md5=(folder / "md5").read_text())
+    source = dataclasses.replace(TEN, archive=archive)
+    answer = described(cifar.load(source, folder, download=False))
+    shutil.rmtree(folder / TEN.archive.folder)
+    return answer
+
+
 SUBJECTS = (
     Subject("store", 8, make_store, lambda f: [f / STORE], read_store, store_commands, more=(change_rows,)),
     Subject("csv", 2, partial(make_export, "csv"), export_files, read_exported, import_command),
@@ -566,6 +610,17 @@ SUBJECTS = (
         more=(hostile_image,),
         checked=False,
     ),
+    Subject(
+        "cifar",
+        3,
+        make_cifar,
+        cifar_files,
+        lambda f: described(cifar.load(TEN, f, download=False)),
+        lambda f: [["data", "check", "cifar10", "--data-root", str(f)]],
+        more=(hostile_pickle,),
+        checked=False,
+    ),
+    Subject("cifar archive", 1, make_archive, lambda f: [f / TEN.archive.file], read_archive),
     Subject(
         "npz",
         2,

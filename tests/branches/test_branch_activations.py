@@ -9,7 +9,6 @@ from branch_zoo import BATCH, CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import Branches, attach, draw_branches
-from asymtrain.branches._heads import choice_key, choose_branch
 
 N, SEED, STEPS = 3, 4, 6
 
@@ -18,32 +17,22 @@ def bce(logits: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, F.one_hot(y, CLASSES).float())
 
 
-def naive_last(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+def naive_last(branches: list[nn.Linear], h: Tensor, y: Tensor) -> Tensor:
     return bce(branches[-1](h), y)
 
 
-def naive_sum(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+def naive_sum(branches: list[nn.Linear], h: Tensor, y: Tensor) -> Tensor:
     return sum(bce(branch(h), y) for branch in branches)
 
 
-def naive_mean(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
-    return naive_sum(branches, h, y, place, step) / len(branches)
-
-
-def naive_cycle(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
-    return bce(branches[step % N](h), y)
-
-
-def naive_random(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
-    return bce(branches[int(choose_branch("random", choice_key(SEED, place), torch.tensor(step), N))](h), y)
+def naive_mean(branches: list[nn.Linear], h: Tensor, y: Tensor) -> Tensor:
+    return naive_sum(branches, h, y) / len(branches)
 
 
 NAIVE: dict[tuple[str, str], Callable[..., Tensor]] = {
     ("last", "sum"): naive_last,
     ("all", "sum"): naive_sum,
     ("all", "mean"): naive_mean,
-    ("cycle", "sum"): naive_cycle,
-    ("random", "sum"): naive_random,
 }
 
 
@@ -58,7 +47,7 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
     branches = attach(model, ["1", "3"], batches[0], CLASSES, N, activation, branch_reduction=combine, seed=SEED)
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     heads = []
-    for weights in draw_branches(SEED, [8, 6], CLASSES, N, "independent"):
+    for weights in draw_branches(SEED, [8, 6], CLASSES, N):
         heads.append([nn.Linear(weights.shape[-1], CLASSES, bias=False) for _ in weights])
         for layer, weight in zip(heads[-1], weights, strict=True):
             layer.weight.data = weight.clone()
@@ -66,7 +55,7 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
         [*plain.parameters(), *(p for place in heads for one in place for p in one.parameters())], 0.1
     )
 
-    for step, x in enumerate(batches):
+    for x in batches:
         loss = F.cross_entropy(model(x), targets()) + 0.3 * branches.loss(targets())
         optimizer.zero_grad()
         loss.backward()
@@ -74,7 +63,7 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
 
         h1 = plain[1](plain[0](x))
         h2 = plain[3](plain[2](h1))
-        terms = [NAIVE[activation, combine](heads[k], h, targets(), k, step) for k, h in enumerate((h1, h2))]
+        terms = [NAIVE[activation, combine](heads[k], h, targets()) for k, h in enumerate((h1, h2))]
         expected = F.cross_entropy(plain[5](plain[4](h2)), targets()) + 0.3 * sum(terms)
         naive.zero_grad()
         expected.backward()
@@ -92,7 +81,7 @@ def attached(activation: str, redundancy: int = N) -> tuple[nn.Module, Branches]
     return model, attach(model, ["1", "3"], rows(), CLASSES, redundancy, activation)
 
 
-@pytest.mark.parametrize(("activation", "live"), [("last", 1), ("all", N), ("random", N), ("cycle", N)])
+@pytest.mark.parametrize(("activation", "live"), [("last", 1), ("all", N)])
 def test_parameters_are_the_live_weights_only(activation: str, live: int) -> None:
     _, branches = attached(activation)
     assert sum(parameter.numel() for parameter in branches.parameters()) == live * CLASSES * (8 + 6)
@@ -119,30 +108,9 @@ def test_idle_branches_take_part_in_nothing_but_the_state() -> None:
     assert len(branches.state_dict()) == 4
 
 
-@pytest.mark.parametrize("activation", ["random", "cycle"])
-def test_the_choice_moves_with_training_forwards_only(activation: str) -> None:
-    model, branches = attached(activation)
-    x = rows()
-    model.eval()  # grad mode, not train mode, makes a training forward: frozen batch norms are trained in eval mode
-    seen = []
-    for _ in range(12):
-        model(x)
-        first = branches.logits()["1"]
-        branches.losses(targets())
-        branches.accuracies(targets())
-        assert torch.equal(branches.logits()["1"], first)  # one forward, one choice
-        with torch.no_grad():
-            model(x)
-            assert torch.equal(branches.logits()["1"], first)
-        seen.append(first)
-    assert int(branches.step) == 12
-    assert len(torch.stack(seen).flatten(1).unique(dim=0)) == N
-
-
-@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
-def test_one_branch_makes_all_activations_equal(activation: str) -> None:
+def test_one_branch_makes_both_activations_equal() -> None:
     torch.manual_seed(0)
-    model, branches = attached(activation, redundancy=1)
+    model, branches = attached("all", redundancy=1)
     torch.manual_seed(0)
     other, last = attached("last", redundancy=1)
     x = rows()

@@ -9,7 +9,7 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._axes import BatchEvidence, Sight, feature_axis_of, infer_layout, lets_through
+from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, feature_axis_of, infer_layout, lets_through
 from asymtrain.errors import UsageError
 
 
@@ -139,11 +139,18 @@ class Body(nn.Module):
         return x.permute(0, 2, 3, 1) if self.permute else x
 
 
-@pytest.mark.parametrize("permute", [False, True])
-@pytest.mark.parametrize("size", [6, 8])
-def test_a_layers_features_are_traced_through_functions(permute: bool, size: int) -> None:
-    model = OneSize(Last(permute), size)
-    assert layouts(model, "model.body", torch.randn(2, 3, size, size)) == ["BHWC" if permute else "BCHW"]
+@pytest.mark.parametrize(
+    ("permute", "size", "layout"), [(False, 8, "BCHW"), (True, 8, ""), (False, 6, ""), (True, 6, "")]
+)
+def test_a_shape_that_layers_make_is_read_as_theirs_where_no_other_axis_has_their_width(
+    permute: bool, size: int, layout: str
+) -> None:
+    model, x = OneSize(Last(permute), size), torch.randn(2, 3, size, size)
+    if layout:
+        assert layouts(model, "model.body", x) == [layout]
+    else:
+        with pytest.raises(UsageError, match="pass layout="):
+            attach(model, "model.body", x, CLASSES)
 
 
 class OneSize(nn.Module):
@@ -182,9 +189,11 @@ class Both(nn.Module):
         return torch.cat([self.left(x), self.right(x.movedim(1, -1)).movedim(-1, 1)], 1)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer(fixed: bool) -> None:
-    assert layouts(Concatenated(fixed), "both", torch.randn(3, 3, 8, 6)) == ["BCHW"]
+def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer() -> None:
+    x = torch.randn(3, 3, 8, 6)
+    assert layouts(Concatenated(fixed=False), "both", x) == ["BCHW"]
+    with pytest.raises(UsageError, match="pass layout="):
+        attach(Concatenated(fixed=True), "both", x, CLASSES)
 
 
 def test_torch_transformer_is_sequence_first() -> None:
@@ -300,46 +309,36 @@ class Mixer(nn.Module):
         return self.head(x.mean(2 if self.body[-1].exchange else 1))
 
 
-def test_a_last_block_is_read_as_its_siblings() -> None:
-    readers = attach(Mixer(6, 8), "body.*", torch.randn(4, 6, 5), CLASSES).readers
-    assert [reader.layout for reader in readers.values()] == ["BTD", "BTD", "BTD"]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "width", "exchange", "at"),
-    [(6, 8, False, "body.2"), (6, 8, True, "body.*"), (8, 8, False, "body.*"), (8, 8, True, "body.*")],
-    ids=["no siblings", "another shape", "equal sizes", "equal sizes, exchanged"],
-)
-def test_where_siblings_do_not_tell_only_the_features_are_asked_for(
-    tokens: int, width: int, exchange: bool, at: str
-) -> None:
-    with pytest.raises(
-        UsageError, match=r"place 'body.2' .* which of its axes 1 and 2 has the features cannot be told"
-    ):
-        attach(Mixer(tokens, width, exchange), at, torch.randn(4, tokens, 5), CLASSES)
+@pytest.mark.parametrize(("tokens", "width", "exchange"), [(6, 8, False), (6, 8, True), (8, 8, False), (8, 8, True)])
+def test_where_layers_mix_tokens_a_last_block_is_asked_for(tokens: int, width: int, exchange: bool) -> None:
+    """Tokens are features of the layer that mixes them. Earlier blocks are told by the norm of the next."""
+    model, x = Mixer(tokens, width, exchange), torch.randn(4, tokens, 5)
+    assert layouts(model, "body.[01]", x) == ["BTD", "BTD"]
+    with pytest.raises(UsageError, match=r"'body.2' .* axes 1 and 2 has the features cannot be told"):
+        attach(model, "body.*", x, CLASSES)
 
 
 def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
     """A sequence-first tagger returns (T, B): its first size is no batch size."""
-    sight, batch = Sight(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
+    evidence, batch = PlaceEvidence(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (6, 3, 8), sight, batch)
-    assert infer_layout("x", (6, 4, 8), sight, batch) == "BTD"
+        infer_layout("x", (6, 3, 8), evidence, batch)
+    assert infer_layout("x", (6, 4, 8), evidence, batch) == "BTD"
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 8), (4, 5, 3, 8)])
 def test_a_first_axis_that_is_not_the_batch_is_asked_about(shape: tuple[int, ...]) -> None:
     batch = BatchEvidence(frozenset({3}), frozenset(), frozenset({True}))
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", shape, Sight(by_identity={-1}), batch)
-    assert infer_layout("x", (3, *shape[1:]), Sight(by_identity={-1}), batch) in ("BTD", "BHWC")
+        infer_layout("x", shape, PlaceEvidence(by_identity={-1}), batch)
+    assert infer_layout("x", (3, *shape[1:]), PlaceEvidence(by_identity={-1}), batch) in ("BTD", "BHWC")
 
 
 def test_layers_that_contradict_each_other_settle_nothing() -> None:
     batch = BatchEvidence(frozenset({2}), frozenset(), frozenset())
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (2, 4, 5, 6), Sight(by_identity={1, -1}), batch)
-    assert infer_layout("x", (2, 4, 5, 6), Sight(by_identity={1}), batch) == "BCHW"
+        infer_layout("x", (2, 4, 5, 6), PlaceEvidence(by_identity={1, -1}), batch)
+    assert infer_layout("x", (2, 4, 5, 6), PlaceEvidence(by_identity={1}), batch) == "BCHW"
 
 
 def test_rows_that_are_not_samples_are_asked_about() -> None:
@@ -359,7 +358,7 @@ def test_rows_that_are_not_samples_are_asked_about() -> None:
 @pytest.mark.parametrize("shape", [(3,), (3, 2, 2, 2, 2, 2)])
 def test_shapes_beyond_the_rules_are_asked_about(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="no rule reads it: pass layout="):
-        infer_layout("x", shape, Sight(by_identity={1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
+        infer_layout("x", shape, PlaceEvidence(by_identity={1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
 
 
 def test_video_is_read_by_the_same_rule() -> None:

@@ -35,7 +35,7 @@ MODELS = {
 }
 
 
-ACTIVATIONS = ["last", "random", *(pytest.param(name, marks=pytest.mark.slow) for name in ("all", "cycle"))]
+ACTIVATIONS = ["last", "all"]
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +133,6 @@ def test_model_and_branches_in_one_graph(activation: str) -> None:
         assert all(torch.allclose(logits[name], theirs[name], atol=1e-5) for name in theirs)
     assert_same_gradients(model, eager)
     assert_same_gradients(branches, reference)
-    if activation in ("random", "cycle"):
-        assert int(branches.step) == 4
 
 
 def test_a_whole_compiled_training_step() -> None:
@@ -327,7 +325,7 @@ def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Calla
     assert_same_gradients(model, twin)
 
 
-def test_a_compiled_model_that_skips_all_places_says_so() -> None:
+def test_a_place_that_compiled_code_passes_by_is_refused() -> None:
     """A `forward` of its own keeps torch from telling an instance with branches from one without."""
     plain, model, x = Cnn(), Cnn(), images()
 
@@ -337,11 +335,11 @@ def test_a_compiled_model_that_skips_all_places_says_so() -> None:
     for one in (plain, model):
         one.convs[0].forward = types.MethodType(forward, one.convs[0])
     torch.compile(plain, backend="eager")(x)
-    branches = attach(model, "convs.0", x, CLASSES, allow_skipped=True)
+    branches = attach(model, "convs.0", x, CLASSES)
     net = torch.compile(model, backend="eager")
     net(x)
-    with pytest.warns(UserWarning, match=r"so its auxiliary loss is 0: .* call torch.compiler.reset\(\) once"):
-        assert branches.loss(targets()) == 0
+    with pytest.raises(UsageError, match=r"1 of 1 places did not run .* call torch.compiler.reset\(\) once"):
+        branches.loss(targets())
     torch.compiler.reset()
     net(x)
     assert branches.loss(targets()) > 0
@@ -396,7 +394,7 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
             net(tokens, mask)
         assert torch.equal(capture.forward.mask, mask)
         assert torch.equal(capture.forward.tokens, tokens)
-        (caught,) = capture.features(allow_skipped=False).values()
+        (caught,) = capture.rows(allow_skipped=False).values()
         assert torch.allclose(caught, capture.places["block"].reader.read(model.block(model.embed(tokens)), mask))
         caught.sum().backward()
     capture.remove()

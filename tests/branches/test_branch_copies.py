@@ -120,7 +120,7 @@ def test_clean_takes_live_hooks_off() -> None:
     clean(nn.Sequential(model))
     assert not hooks_in(model)
     model(x)
-    with pytest.raises(UsageError, match=r"clean took these branches off the model: attach again"):
+    with pytest.raises(UsageError, match=r"no forward has reached .* asymtrain.clean"):
         branches.loss(targets())  # not that of the forward before
     assert not any("forward" in vars(module) for module in model.modules())
     branches.strip()
@@ -179,18 +179,16 @@ def test_connecting_to_another_model_leaves_the_first() -> None:
 
 def test_copies_of_the_pair_are_whole() -> None:
     model, x = mlp().eval(), rows()
-    net = WithBranches(model, attach(model, AT, x, CLASSES, 3, "cycle"))
+    net = WithBranches(model, attach(model, AT, x, CLASSES, 3))
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), AveragedModel(net).module):
         output, logits = twin(x)
         expected, theirs = copy.deepcopy(net)(x)
         assert torch.equal(output, expected)
         assert all(torch.equal(logits[name], theirs[name]) for name in theirs)
         (F.cross_entropy(output, targets()) + twin.branches.loss(targets(), logits=logits)).backward()
-        assert int(twin.branches.step) == 1
         assert all(parameter.grad is not None for parameter in twin.parameters())
         twin.branches.strip()
         twin.model(x)
-    assert int(net.branches.step) == 0
     assert all(parameter.grad is None for parameter in net.parameters())
     net(x)
 

@@ -200,17 +200,14 @@ class OfParts(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (
-            "dict",
-            r"first \('mask'\) .*, as 'h' and 'double' have: pass output='h' or output='double', or output='mask' if",
-        ),
-        ("tuple", r"first \(0\) .*, as 1 has: pass output=1, or output=0 if"),
-        ("nested", r"first \(0\) .*, as others have: pass output=, a function that picks one of them, or output=0 if"),
+        ("dict", "output='h' or output='double', or output='mask' if"),
+        ("tuple", "output=1, or output=0 if"),
+        ("nested", "output=, a function .*, or output=0 if"),
     ],
 )
 def test_a_first_tensor_without_gradient_is_refused_where_others_have_one(kind: str, told: str) -> None:
     model, x = OfParts(kind), rows()
-    with pytest.raises(UsageError, match=f"place 'b.0' gives several floating-point tensors, and the {told}"):
+    with pytest.raises(UsageError, match=f"'b.0' gives several .* no gradient .*: pass {told}"):
         attach(model, "b.*", x, CLASSES)
     assert not any(buffer.requires_grad for buffer in model.buffers())
 
@@ -330,6 +327,9 @@ def test_a_place_that_gives_a_scalar(pool: str) -> None:
 def test_mappings_of_any_class(kind: Callable[..., object]) -> None:
     model, x = Odd(lambda value: kind(feature=value, count=value.long())), rows()
     attach(model, "odd", x, CLASSES, output="feature").strip()
-    for output, fault in (("features", "has no key 'features'"), ("count", "no floating-point tensor")):
+    for output, fault in (
+        ("features", "unknown output= .* 'features'"),
+        ("count", "no floating-point tensor"),
+    ):
         with pytest.raises(UsageError, match=fault):
             attach(model, "odd", x, CLASSES, output=output)

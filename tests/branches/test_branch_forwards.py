@@ -189,17 +189,16 @@ def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
         for _ in range(3):
             model(x)
         assert pool.calls == 0
-        assert hook.held is not None
+        assert hook.caught.output is not None
         expected = model[2](model[1](model[0](x))) @ branches.head("2").live.T
         for _ in range(2):
             assert torch.equal(branches.logits()["2"], expected)
     assert pool.calls == 1
-    assert hook.held is None
+    assert hook.caught.output is None
     with torch.no_grad():
         model(x)
     branches.strip()
-    assert hook.held is None  # no feature outlives the branches
-    assert hook.rows is None
+    assert hook.caught is None  # no feature outlives the branches
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -221,7 +220,7 @@ def test_a_feature_held_and_then_changed_is_refused() -> None:
     with torch.no_grad():
         model(x)
         model(x)
-        branches._capture.places["2"].held.add_(1)
+        branches._capture.places["2"].caught.output.add_(1)
         with pytest.raises(UsageError, match=r"'2' gives a feature that the model changes in place .* inplace=False"):
             branches.logits()
 
@@ -240,9 +239,9 @@ def test_changes_in_place_of_what_is_not_copied_are_refused(place: str) -> None:
     model(x)
     if place == "0":  # nn.ReLU(inplace=True) comes after it
         with pytest.raises(UsageError, match=r"'0' gives a feature that the model changes in place .* inplace=False"):
-            capture.features(allow_skipped=False)
+            capture.rows(allow_skipped=False)
     else:
-        capture.features(allow_skipped=False)
+        capture.rows(allow_skipped=False)
     capture.remove()
 
 
@@ -253,7 +252,7 @@ def test_probes_take_no_gradient_and_need_none() -> None:
         with mode():
             model(x)
         capture.check_has_gradients()
-        (caught,) = capture.features(allow_skipped=False).values()
+        (caught,) = capture.rows(allow_skipped=False).values()
         assert not caught.requires_grad
         assert torch.equal(caught, model[2](model[1](model[0](x))))
     capture.remove()
@@ -286,7 +285,7 @@ def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
     for args, kwargs in (((position, tokens, counts), {}), ((), {"position": position[None], **named})):
         model(*args, **kwargs)
         assert capture.forward.tokens is tokens
-        (caught,) = capture.features(allow_skipped=False).values()
+        (caught,) = capture.rows(allow_skipped=False).values()
         if expected is None:
             assert capture.forward.mask is None
             assert torch.equal(caught, feature)
@@ -351,9 +350,7 @@ def test_skipped_places_are_an_error_unless_allowed() -> None:
         branches.loss(targets())
     model.skip = {0, 1}
     model(x)
-    with pytest.raises(
-        UsageError, match=r"no place ran in the latest forward: pass allow_skipped=True .* torch.compile"
-    ):
+    with pytest.raises(UsageError, match=r"2 of 2 places did not run .* allow_skipped=True .* torch.compile"):
         branches.loss(targets())
 
 
@@ -380,7 +377,7 @@ def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
     for index in replaced:
         model.blocks[index] = nn.Linear(7, 7)
     model(x)
-    with pytest.raises(UsageError, match=r"the module at place 'blocks.0' was replaced or removed after attach: strip"):
+    with pytest.raises(UsageError, match=r"'blocks.0' first.* replaced after attach, strip"):
         branches.loss(targets())
     branches.strip()
     again = attach(model, "blocks.*", x, CLASSES)
@@ -410,9 +407,9 @@ def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool, poo
     for _ in range(2):
         with set_checkpoint_early_stop(early_stop):
             output = checkpoint(model, x, use_reentrant=False) if whole else model(x)
-        caught = branches._capture.features(allow_skipped=False)
+        caught = branches._capture.rows(allow_skipped=False)
         (F.cross_entropy(output, targets()) + branches.loss(targets())).backward()
-        after = branches._capture.features(allow_skipped=False)
+        after = branches._capture.rows(allow_skipped=False)
         assert all(caught[name] is after[name] for name in caught)
         (F.cross_entropy(plain(x), targets()) + reference.loss(targets())).backward()
     assert len(calls) == 4  # each forward, and its recomputation
@@ -462,14 +459,13 @@ def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     branches = attach(model, "1", x, CLASSES)
     hook = next(iter(branches._capture.places.values()))
     model(x)
-    first = hook.held
-    model.register_forward_pre_hook(lambda *_: seen.append((hook.rows, hook.held)))
+    assert hook.caught is not None
+    model.register_forward_pre_hook(lambda *_: seen.append(hook.caught))
     seen: list[object] = []
     model(x)
-    assert first is not None
-    assert seen == [(None, None)]
+    assert seen == [None]
     branches.strip()
-    assert hook.rows is hook.held is None
+    assert hook.caught is None
 
 
 def test_another_width_than_the_samples_is_refused() -> None:

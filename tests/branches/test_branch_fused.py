@@ -224,9 +224,9 @@ def on_meta(widths: tuple[int, ...], x: Tensor, **options: object) -> tuple[nn.M
 @pytest.mark.parametrize(
     ("widths", "x", "of_loss", "of_backward"),
     [
-        # Of four widths 4 products, of which the loss makes 12; means of one width share one.
-        ((16, 12, 8, 6), rows(), 20, 21),
-        ((8,) * 12, torch.randn(3, 5, 7), 20, 33),
+        # Of four widths 4 products; of one width twelve means, and one product.
+        ((16, 12, 8, 6), rows(), 24, 21),
+        ((8,) * 12, torch.randn(3, 5, 7), 35, 33),
     ],
     ids=["4 widths", "12 means"],
 )
@@ -250,8 +250,8 @@ def test_a_step_makes_few_calls(widths: tuple[int, ...], x: Tensor, of_loss: int
 @pytest.mark.parametrize(
     "options",
     [{}, {"weights": {"blocks.1": 0.5}}, {"bias": torch.zeros(CLASSES)}, {"objective": "softmax"},
-     {"activation": "cycle", "redundancy": 3, "weights": {"blocks.1": 0.5}}, {"activation": "random", "redundancy": 3}],
-    ids=["sigmoid", "weights", "bias", "softmax", "cycle", "random"],
+     {"activation": "all", "redundancy": 3, "weights": {"blocks.1": 0.5}}],
+    ids=["sigmoid", "weights", "bias", "softmax", "all"],
 )  # fmt: skip
 def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: dict[str, object]) -> None:
     """What a captured CUDA graph needs; there is nothing to read on `meta`."""
@@ -264,10 +264,8 @@ def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: 
     assert not seen.counts["aten::_local_scalar_dense"]
 
 
-@pytest.mark.parametrize("most", [0, 1 << 26], ids=["by autograd", "at once"])
 @pytest.mark.parametrize("widths", [(8, 6), (8, 8, 8)])
-def test_class_tokens(most: int, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fused, "_MOST_ZEROS", most)
+def test_class_tokens(widths: tuple[int, ...]) -> None:
     model, x = Chain(widths).double(), torch.randn(3, 5, 7).double()
     branches = attach(model, "blocks.*", x, CLASSES, pool="class_token", layout="BTD", weights={"blocks.0": 0.5})
 
@@ -283,10 +281,8 @@ def test_class_tokens(most: int, widths: tuple[int, ...], monkeypatch: pytest.Mo
     assert counted(branches.loss(targets())) == 1
 
 
-@pytest.mark.parametrize("most", [0, 1 << 14], ids=["each for itself", "together"])
 @pytest.mark.parametrize("pool", ["mean", "class_token"])
-def test_features_of_one_shape(pool: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fused, "_MOST_COPIED", most)
+def test_features_of_one_shape(pool: str) -> None:
     model, x = Chain((7, 7, 7, 6)).double(), torch.randn(3, 5, 7).double()
     branches = attach(model, "blocks.*", x, CLASSES, pool=pool, layout="BTD")
 
@@ -297,14 +293,14 @@ def test_features_of_one_shape(pool: str, most: int, monkeypatch: pytest.MonkeyP
     inputs = [*branches.parameters(), *model.blocks.parameters()]
     for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
         torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
-    (plan,) = branches._capture.plans.values()
-    assert [group.together is not None for group in plan.groups] == [most > 0, False]
+    (plan,) = branches._fuser.plans.values()
+    assert [group.places for group in plan.groups] == [(0, 1, 2), (3,)]
 
 
 @pytest.mark.parametrize("most", [0, 1, 64])
 def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept from step to step belongs to the shapes and types that it was made for."""
-    monkeypatch.setattr(_core, "_MOST_PLANS", most)
+    monkeypatch.setattr(_fused, "_MOST_PLANS", most)
     model, x = mlp().eval(), rows()
     branches = attach(model, ["1", "3"], x, CLASSES)
 
@@ -372,7 +368,7 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "cycle", "redundancy": 3}, {"head": "mlp"},
+    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "all", "redundancy": 3}, {"head": "mlp"},
      {"objective": "softmax", "bias": "prior"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tokens", [False, True])

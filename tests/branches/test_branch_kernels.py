@@ -22,8 +22,8 @@ FEATURES = {
     "maps": (torch.randn(3, 7, 4, 5), Pooled((2, 3), None, 0, 1)),
     "maps, channels last": (torch.randn(3, 7, 4, 5).contiguous(memory_format=LAST), Pooled((2, 3), None, 0, 1)),
     "one position": (torch.randn(3, 7, 1, 1), Pooled((2, 3), None, 0, 1)),
-    "class token": (torch.randn(3, 5, 7), Pooled((), 1, 0, 2)),
-    "class token first": (torch.randn(5, 3, 7), Pooled((), 0, 1, 2)),
+    "class tokens": (torch.randn(3, 5, 7).select(1, 0), Pooled()),
+    "class tokens first": (torch.randn(5, 3, 7).select(0, 0), Pooled()),
 }
 
 
@@ -33,14 +33,13 @@ def test_where_rows_and_gradients_lie(feature: Tensor, pooled: Pooled) -> None:
     assert place is not None
     sizes = (3, place.width, place.positions)
     read = feature.as_strided(sizes, place.strides, feature.storage_offset()).mean(2)
-    torch.testing.assert_close(read, _fused._row(feature, pooled, torch.float32))
+    torch.testing.assert_close(read, _fused._row(feature, pooled.axes, torch.float32))
     # A gradient by rows, written where the kernel writes it, is the gradient by the feature.
     leaf = feature.clone().requires_grad_()
-    _fused._row(leaf, pooled, torch.float32).backward(read)
+    _fused._row(leaf, pooled.axes, torch.float32).backward(read)
     buffer = torch.zeros(place.size)
-    buffer.as_strided((3, place.width), (place.row, 1)).copy_(read / place.positions)
+    buffer.as_strided((3, place.width), (place.width, 1)).copy_(read / place.positions)
     torch.testing.assert_close(buffer.as_strided(*place.gradient), leaf.grad)
-    assert place.sparse == (pooled.token is not None)
 
 
 def test_positions_that_lie_apart_have_no_place() -> None:
@@ -60,7 +59,7 @@ def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
     model(x)
     loss = branches.loss(targets())
-    assert [plan.launches for plan in branches._capture.plans.values()] == [None]
+    assert [plan.launches for plan in branches._fuser.plans.values()] == [None]
     torch.testing.assert_close(loss, sum(branches.losses(targets()).values()))
 
 
@@ -189,7 +188,7 @@ def loss_of(
     model: nn.Module, branches: Branches, x: Tensor, y: Tensor, kernels: bool, autocast: bool = False
 ) -> Tensor:
     """By kernels or by torch's operations."""
-    branches._capture.plans.clear()
+    branches._fuser.plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         if not kernels:
             patch.setattr(_fused, "has_kernels", lambda device: False)
@@ -197,7 +196,7 @@ def loss_of(
             with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
                 model(x)
                 loss = branches.loss(y)
-    assert all((plan.launches is not None) == kernels for plan in branches._capture.plans.values())
+    assert all((plan.launches is not None) == kernels for plan in branches._fuser.plans.values())
     return loss
 
 
@@ -335,7 +334,7 @@ def test_streams_do_not_count_for_each_other(form: str) -> None:
                 losses.append(branches.loss(y))
     torch.cuda.synchronize()
     assert [loss.item() for loss in losses] == pytest.approx([expected] * len(losses), rel=1e-5)
-    (plan,) = branches._capture.plans.values()
+    (plan,) = branches._fuser.plans.values()
     assert len(set(plan.launches.streams.values())) == 5
 
 

@@ -238,7 +238,7 @@ def _shard(rank: int, folder: str, kind: str) -> None:
     torch.manual_seed(0)
     model, mesh = mlp(), init_device_mesh("cpu", (2,))
     start = copy.deepcopy(model.state_dict())
-    branches = attach(model, AT, rows(), CLASSES, 3, "cycle")
+    branches = attach(model, AT, rows(), CLASSES, 3, "all")
     net: torch.nn.Module = WithBranches(model, branches)
     if kind == "blocks":
         for block in list(model)[::2]:
@@ -292,7 +292,7 @@ def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     try:
-        for activation in ("last", "all", "random", "cycle"):
+        for activation in ("last", "all"):
             _train(rank, folder, activation)
         for kind in KINDS:
             _shard(rank, folder, kind)
@@ -358,7 +358,7 @@ def test_sharding_trains_what_ddp_trains(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_stay_equal_in_ddp(trained: Path) -> None:
-    for activation in ("last", "all", "random", "cycle"):
+    for activation in ("last", "all"):
         first, second = (torch.load(trained / f"{activation}-{rank}.pt") for rank in (0, 1))
         for part in ("model", "branches"):
             assert all(torch.equal(first[part][name], second[part][name]) for name in first[part])

@@ -17,7 +17,7 @@ from asymtrain.lab.recipes import (
     recipe_table,
     with_recipe,
 )
-from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.runs import RunSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
@@ -31,7 +31,7 @@ def test_the_paper_s_recipe_is_what_a_spec_does_by_itself():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_says_all_that_one_of_them_says_and_makes_a_spec(name):
     of_the_scale = {"learning_rate", "weight_decay", "batch"} if name == "paper" else set()
-    assert RECIPES[name].keys() | of_the_scale | {"momentum"} == set(FIELDS)
+    assert RECIPES[name].keys() | of_the_scale == set(FIELDS)
     for epochs in (1, 5, 200):
         spec = with_recipe(RunSpec(epochs=epochs), name)
         assert all(getattr(spec, field) == value for field, value in RECIPES[name].items() if field != "warmup")
@@ -67,13 +67,6 @@ def test_what_nobody_gave_is_told():
     )
     assert not [word for word in ("batch", "alpha", "seeds", "None") if word in line]
     assert complete(specs, None, TOLD) == (specs, [])
-
-
-def test_sgd_has_a_rate_and_a_decay_of_its_own():
-    spec = with_recipe(RunSpec(), "ordinary", optimizer="sgd")
-    assert (spec.learning_rate, spec.weight_decay, spec.momentum) == (0.05, 5e-4, 0.9)
-    assert with_recipe(RunSpec(), "ordinary", optimizer="sgd", learning_rate=0.3).learning_rate == 0.3
-    assert with_recipe(RunSpec(), "paper", optimizer="sgd").learning_rate == DEFAULTS["learning_rate"]
 
 
 def test_an_unknown_recipe_names_the_nearest():

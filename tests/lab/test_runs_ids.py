@@ -53,8 +53,6 @@ PINNED_DEFAULTS = {
     "epochs": 10,
     "schedule": "constant",
     "augmentation": "none",
-    "optimizer": "adamw",
-    "momentum": 0.9,
     "schedule_by": "epoch",
     "warmup": 0.0,
     "clip": 0.0,
@@ -110,9 +108,9 @@ PINNED_IDS = {
     },
     "778762aee9fcc266": FIRST_FIELDS,
     "8d7e97079cc164ee": FIRST_FIELDS | LATER_FIELDS,
-    "5010549f27d97b68": BACKBONE_FIELDS,
-    "2cf78681fdae3ff9": NAMED_FIELDS,
-    "8caf78b95c917754": NAMED_FIELDS | LAST_FIELDS,
+    "96459ad62f6a4b7d": BACKBONE_FIELDS,
+    "8c92481569cd8777": NAMED_FIELDS,
+    "744f5e9f25968574": NAMED_FIELDS | LAST_FIELDS,
 }
 
 

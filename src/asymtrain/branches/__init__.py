@@ -1,18 +1,43 @@
 """Temporary auxiliary branches on any PyTorch model.
 
 _attaching.py   attach(): check, dry run, draw, connect
-_places.py      names and globs -> modules            _dry_run.py   forwards that leave no trace
+_places.py      names and globs -> modules            _dry_run.py   what calls on the sample tell
+_forwards.py    calls that leave no trace
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches, and WithBranches
+
+`attach`, `Branches`, `WithBranches`, `clean` and `PRESETS` are for users. The other names are for tools on top of
+branches: to call a model without a trace, to find the feature or the logits in what it gives, to make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
 from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches, WithBranches
-from asymtrain.branches._heads import draw_branches
+from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
+from asymtrain.branches._heads import check_weight_count, draw_branches, module_heads
+from asymtrain.branches._nested import first_feature, logits_in
+from asymtrain.branches._places import module_at
+from asymtrain.branches._pooling import PoolName, Reader
 
-__all__ = ["PRESETS", "Branches", "WithBranches", "attach", "clean", "draw_branches"]
+__all__ = [
+    "PRESETS",
+    "Branches",
+    "PoolName",
+    "Reader",
+    "WithBranches",
+    "attach",
+    "call_model",
+    "check_weight_count",
+    "clean",
+    "draw_branches",
+    "first_feature",
+    "logits_in",
+    "module_at",
+    "module_heads",
+    "preserve_attributes",
+    "preserve_state",
+]

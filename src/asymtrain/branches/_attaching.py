@@ -6,7 +6,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
+from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
-from asymtrain.branches._dry_run import blind_tokens, dry_run, masked_places
-from asymtrain.branches._heads import NAMED_HEADS, HeadKind, Initialization, make_heads
+from asymtrain.branches._dry_run import DryRun, blind_places, dry_run, masked_places
+from asymtrain.branches._heads import NAMED_HEADS, HeadKind, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
-from asymtrain.branches._masks import USUAL_MASK, Mask, is_usual, mask_of, masked_sample
+from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
-from asymtrain.errors import UsageError, UsageWarning, error_line, near_names, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
 Arguments = ParamSpec("Arguments")
@@ -88,7 +88,6 @@ def attach(
     labels: Tensor | None = None,
     branch_reduction: BranchReduction = "sum",
     class_reduction: ClassReduction = "mean",
-    initialization: Initialization = "independent",
     name: str = "branches",
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -107,8 +106,7 @@ def attach(
             on it finds the widths.
         classes: the number of logits of a branch.
         redundancy: the number of branches at each place.
-        activation: which branch gives a loss: the `last`, `all`, one at `random` or in `cycle`, a new one in each
-            forward with gradients.
+        activation: which branch gives a loss: the `last`, or `all`.
         preset: a name of `PRESETS`, for the options that are not given.
         outputs: another word for `classes`, where a branch predicts quantities.
         objective: what a branch learns by: `sigmoid` (the paper's, and the default for classes), `softmax` (or
@@ -137,47 +135,96 @@ def attach(
         labels: of the training set, for `bias="prior"`: class indices, or as floats a row for each sample (N, C).
         branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
         class_reduction: mean or sum over classes, in objectives whose classes do not compete.
-        initialization: of linear weights, `independent` of the redundancy, or in `sequence` from one generator.
         name: of this set. A place can have several sets under different names.
-        seed: of the initial weights and of the random choice. torch's global random state is not used.
+        seed: of the initial weights. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
         allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
         ignore_index: the class index that counts for nothing in losses and accuracies, where they are given none.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
     """
+    quantities, number = outputs is not None, _number_of_outputs(classes, outputs)
+    redundancy = _count("redundancy", redundancy)
+    learned = _learned_objective(objective, number, quantities=quantities)
+    initial_bias = _initial_bias(bias, labels, number, learned, ignore_index, quantities=quantities)
+    _check_names(
+        activation=(activation, Activation), branch_reduction=(branch_reduction, BranchReduction),
+        class_reduction=(class_reduction, ClassReduction),
+        **({} if resize is None else {"resize": (resize, Resize)}),
+    )  # fmt: skip
+    _check_values(dtype, ignore_index, shift, mask, detach=detach, allow_skipped=allow_skipped)
+    refuse_wrapped(model)
+    paths = find_paths(model, at)
+    places = {place: module_at(model, path) for place, path in paths.items()}
+    refuse_places(places, name)
+    mask_rule = mask_of(model, mask, places.values())
+    wanted = _wanted_readers(places, layout, pool, output, detach=detach)
+    kinds: dict[str, HeadKind] = by_place(head, places, "head", "linear")
+    place_weights = by_place(weights, places, "weights", 1.0)
+    _check_heads(kinds, initial_bias)
+    _check_weights(place_weights)
+
+    run = DryRun(model, places, {place: reader.output for place, reader in wanted.items()})
+    settled = [place for place, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
+    seen, batch = dry_run(run, sample, settled, detach=detach)
+    readers, features = {}, {}
+    for place, reader in wanted.items():
+        readers[place], features[place] = _read_place(place, places[place], reader, seen.get(place), batch)
+    _refuse_blind(run, readers, seen, sample)
+    readers, mask_rule = _with_mask(run, readers, mask_rule, seen, sample)
+    _warn_of_repeated_calls(seen)
+
+    tokens = any(reader.positions == 1 for reader in readers.values())
+    if shift and not tokens:
+        raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
+    heads = make_heads(
+        kinds, features, readers, number, redundancy, activation, initial_bias, seed, dtype,
+        own={id(parameter) for parameter in model.parameters()},
+        tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
+    )  # fmt: skip
+    settings = Settings(
+        learned, activation, branch_reduction, class_reduction, resize,
+        int(tokens and _is_causal(model)) if shift is None else shift,
+        {place: float(weight) for place, weight in place_weights.items() if weight != 1}, allow_skipped,
+        ignore_index, quantities,
+    )  # fmt: skip
+    branches = Branches(
+        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
+    )
+    branches.connect(model)
+    return branches
+
+
+def _number_of_outputs(classes: object, outputs: object) -> int:
     if (classes is None) == (outputs is None):
         raise UsageError(
             "give one of classes=, the number of logits of a branch, and outputs=, where they are quantities"
         )
-    classes = _count("classes", classes) if outputs is None else _count("outputs", outputs)
-    redundancy = _count("redundancy", redundancy)
-    for option, value, known in (
-        ("activation", activation, Activation),
-        ("branch_reduction", branch_reduction, BranchReduction),
-        ("initialization", initialization, Initialization),
-        ("class_reduction", class_reduction, ClassReduction),
-        *([] if resize is None else [("resize", resize, Resize)]),
-    ):
+    return _count("classes", classes) if outputs is None else _count("outputs", outputs)
+
+
+def _count(what: str, value: object) -> int:
+    """The value as an int: numpy's and torch's integers are what `labels.max() + 1` gives."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    return number
+
+
+def _check_names(**options: tuple[object, Any]) -> None:
+    """Refuse a word that its option does not know: by option, the word and the `Literal` of those it knows."""
+    for option, (value, known) in options.items():
         if value not in get_args(known):
             raise unknown_name(option, str(value), get_args(known))
-    if objective is None:
-        if outputs is not None:  # values on a GPU are not looked at: a sigmoid would learn them without a word
-            raise UsageError("outputs= are quantities: say how they are learnt, with objective='mse' or 'huber'")
-        objective = "sigmoid"
-    if isinstance(objective, type):  # its call with logits and targets would be taken for settings
-        raise UsageError(f"objective is a class: give an instance of it, such as {objective.__name__}()")
-    if not isinstance(objective, str) and not callable(objective):
-        raise UsageError(
-            f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
-        )
-    learned = find_objective(objective) if isinstance(objective, str) else objective
-    if classes == 1 and learned is find_objective("softmax"):
-        raise UsageError(
-            f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
-            "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
-        )
-    initial_bias = _initial_bias(bias, labels, classes, learned, ignore_index, quantities=outputs is not None)
+
+
+def _check_values(
+    dtype: object, ignore_index: object, shift: object, mask: object, *, detach: object, allow_skipped: object
+) -> None:
+    """Refuse options of the wrong type."""
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
@@ -189,63 +236,27 @@ def attach(
             raise UsageError(f"{option} is True or False for all places, got {flag!r}: attach twice where they differ")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
-    refuse_wrapped(model)
-    paths = find_paths(model, at)
-    places = {place: module_at(model, path) for place, path in paths.items()}
-    refuse_places(places, name)
-    mask_rule = mask_of(model, mask, places.values())
-    pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
-    layouts = by_place(layout, places, "layout", None)
-    selectors = by_place(output, places, "output", None)
-    kinds: dict[str, HeadKind] = by_place(head, places, "head", "linear")
-    weight_by_place = by_place(weights, places, "weights", 1.0)
-    _check_kinds(kinds, initial_bias)
-    _check_weights(weight_by_place)
 
-    told = [place for place in places if layouts[place] is not None or callable(pools[place])]
-    sights, batch = dry_run(model, places, sample, selectors, told, detach=detach)
-    readers, features = {}, {}
-    for place, module in places.items():
-        wanted = Reader(layouts[place], pools[place], selectors[place], detach)
-        readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
-    _refuse_blind(blind_tokens(model, places, selectors, sights, sample, _class_token_axes(readers)))
-    if mask_rule is not None and is_usual(mask_rule):
-        masked = {name: places[name] for name, reader in readers.items() if reader.counts_positions}
-        shown = masked_places(model, masked, selectors, sights, masked_sample(mask_rule, sample), USUAL_MASK)
-        readers |= {name: replace(readers[name], masked=answer) for name, answer in shown.items()}
-        if set(shown.values()) == {False}:
-            mask_rule = None
-    repeated = {place: sights[place].calls for place in places if sights[place].calls > 1}
-    if repeated:
-        told_calls = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
-        more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""
-        warnings.warn(
-            f"one forward calls the place {told_calls}{more}, and branches read the last call alone: where every call "
-            "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
-            UsageWarning,
-            stacklevel=3,  # behind the decorator
+
+def _learned_objective(objective: object, number: int, *, quantities: bool) -> Objective | LossFn:
+    """The objective by name, or the user's own function."""
+    if objective is None:
+        if quantities:  # values on a GPU are not looked at: a sigmoid would learn them without a word
+            raise UsageError("outputs= are quantities: say how they are learnt, with objective='mse' or 'huber'")
+        objective = "sigmoid"
+    if isinstance(objective, type):  # its call with logits and targets would be taken for settings
+        raise UsageError(f"objective is a class: give an instance of it, such as {objective.__name__}()")
+    if not isinstance(objective, str) and not callable(objective):
+        raise UsageError(
+            f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
         )
-    tokens = any(reader.positions == 1 for reader in readers.values())
-    if shift and not tokens:
-        raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
-    causal = tokens and _is_causal(model)
-    heads = make_heads(
-        kinds, features, readers, classes, redundancy, activation, initialization, initial_bias, seed, dtype,
-        own={id(parameter) for parameter in model.parameters()},
-        tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
-    )  # fmt: skip
-    settings = Settings(
-        learned, activation, branch_reduction, class_reduction, resize, int(causal) if shift is None else shift,
-        {place: float(weight) for place, weight in weight_by_place.items() if weight != 1}, allow_skipped,
-        ignore_index, outputs is not None,
-    )  # fmt: skip
-    branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
-    )
-    if branches.step is not None:
-        branches.step = branches.step.to(next(iter(features.values())).device)
-    branches.connect(model)
-    return branches
+    learned = find_objective(objective) if isinstance(objective, str) else objective
+    if number == 1 and learned is find_objective("softmax"):
+        raise UsageError(
+            f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
+            "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
+        )
+    return learned
 
 
 def _initial_bias(
@@ -296,7 +307,7 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
     return kept
 
 
-def _check_kinds(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
+def _check_heads(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
     known = ("linear", *NAMED_HEADS, "tied")
     for kind in kinds.values():
         if not callable(kind) and kind not in known:
@@ -317,39 +328,37 @@ def _is_causal(model: nn.Module) -> bool:
     return hasattr(model, "config") and any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
-def _count(what: str, value: object) -> int:
-    """The value as an int: numpy's and torch's integers are what `labels.max() + 1` gives."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
-    return number
+def _wanted_readers(
+    places: Collection[str],
+    layout: str | Mapping[str, str] | None,
+    pool: Pool | Mapping[str, Pool],
+    output: Selector | Mapping[str, Selector] | None,
+    *,
+    detach: bool,
+) -> dict[str, Reader]:
+    """By place, what the user asked for."""
+    pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
+    layouts = by_place(layout, places, "layout", None)
+    selectors = by_place(output, places, "output", None)
+    return {place: Reader(layouts[place], pools[place], selectors[place], detach) for place in places}
 
 
 def _read_place(
-    name: str, place: nn.Module, wanted: Reader, sight: Sight | None, batch: BatchEvidence
+    name: str, place: nn.Module, wanted: Reader, seen: PlaceEvidence | None, batch: BatchEvidence
 ) -> tuple[Reader, Tensor]:
     """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
-    if sight is None and isinstance(place, nn.ModuleList | nn.ModuleDict):
-        kind = type(place).__name__
-        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
-    if sight is None:
-        raise UsageError(
-            f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that "
-            "every forward calls"
-        )
+    if seen is None:
+        raise _did_not_run(name, place)
     wanted.check()
-    if sight.feature is None:
-        raise UsageError(_no_feature(name, sight.output, wanted.output))
-    if sight.passed_by is not None:
-        raise UsageError(_passed_by(name, *sight.passed_by))
+    if seen.feature is None:
+        raise _no_feature(name, seen.output, wanted.output)
+    if seen.passed_by is not None:
+        raise _no_gradient(name, *seen.passed_by)
     layout = wanted.layout
     if layout is not None and wanted.pool == "none" and len(layout) > 5:
         raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
-    if layout is None and not sight.feature.is_nested and not callable(wanted.pool):
-        layout = infer_layout(name, tuple(sight.feature.shape), sight, batch)
+    if layout is None and not seen.feature.is_nested and not callable(wanted.pool):
+        layout = infer_layout(name, tuple(seen.feature.shape), seen, batch)
     if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
         raise UsageError(
             f"place {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
@@ -358,7 +367,7 @@ def _read_place(
     reader = replace(wanted, layout=layout)
     with torch.no_grad():
         try:
-            rows = reader.read(sight.output)
+            rows = reader.read(seen.output)
         except Exception as error:
             raise UsageError(
                 f"place {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
@@ -366,65 +375,94 @@ def _read_place(
     if isinstance(rows, str):
         raise UsageError(f"place {name!r} {rows}")
     if rows.is_meta or rows.numel() == 0:
-        kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
-        raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
+        kind = "on the meta device" if rows.is_meta else f"of shape {tuple(rows.shape)}"
+        raise UsageError(f"place {name!r} gives a tensor {kind}, without values: choose another module")
     return reader, rows
 
 
-def _class_token_axes(readers: Mapping[str, Reader]) -> dict[str, int]:
-    """The axes of positions, by place, where the first position is read."""
-    layouts = {name: reader.layout or "" for name, reader in readers.items() if reader.pool == "class_token"}
-    return {
-        name: next(axis for axis, letter in enumerate(layout) if letter not in "BCD")
-        for name, layout in layouts.items()
-    }
+def _did_not_run(name: str, place: nn.Module) -> UsageError:
+    if isinstance(place, nn.ModuleList | nn.ModuleDict):
+        kind = type(place).__name__
+        return UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
+    return UsageError(
+        f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
+        "forward calls"
+    )
 
 
-def _refuse_blind(places: Sequence[str]) -> None:
-    if places:
-        raise UsageError(
-            f"the first token of place {places[0]!r}, which pool='class_token' reads, has seen no other token, since "
-            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
-        )
-
-
-def _no_feature(name: str, output: object, selector: Selector | None) -> str:
+def _no_feature(name: str, output: object, selector: Selector | None) -> UsageError:
     """What to do where there is no feature in a place's output."""
     kind, parts = type(output).__name__, named_parts(output)
     if isinstance(selector, str) and isinstance(output, tuple) and hasattr(output, "_fields"):  # parts have names too
         parts = dict(zip(output._fields, parts.values(), strict=True))
-    counted = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
-    if selector is None or callable(selector) or selector in parts or counted:
-        where = "" if selector is None or callable(selector) else f" at output={selector!r}"
-        return (
-            f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
-            "pick a part of it with output="
-        )
-    if not parts:
-        return f"the output of place {name!r} is a {kind}, in which there is no {selector!r}: leave output= out there"
-    word = "position" if 0 in parts else "key"
-    known = ", ".join(map(str, parts))
-    near = near_names(str(selector), map(str, parts)) if word == "key" else []
-    hint = " or ".join(f"output={other!r}" for other in near) if near else "one of them as output="
-    are = f"its {word}s are" if len(parts) > 1 else f"its only {word} is"
-    return f"the output of place {name!r}, a {kind}, has no {word} {selector!r}; {are} {known}: pass {hint}"
-
-
-def _passed_by(name: str, own: int | str | None, others: tuple[int | str, ...]) -> str:
-    """What to do where the first of a place's tensors has no gradient, and others have."""
-    meant = "" if own is None else f", or output={own!r} if this one is meant"
-    first = "" if own is None else f" ({own!r})"
-    if not others:
-        return (
-            f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the "
-            f"model by, as others have: pass output=, a function that picks one of them{meant}"
-        )
-    verb = "has" if len(others) == 1 else "have"
-    return (
-        f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the model "
-        f"by, as {' and '.join(map(repr, others))} {verb}: pass "
-        f"{' or '.join(f'output={other!r}' for other in others)}{meant}"
+    from_the_end = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
+    if parts and not (selector is None or callable(selector) or selector in parts or from_the_end):
+        return unknown_name(f"output= of place {name!r}, a {kind},", str(selector), map(str, parts))
+    where = "" if selector is None or callable(selector) else f" at output={selector!r}"
+    return UsageError(
+        f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
+        "pick a part of it with output="
     )
+
+
+def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]) -> UsageError:
+    """What to do where the first of a place's tensors has no gradient, and others have."""
+    choices = " or ".join(f"output={other!r}" for other in others) or "output=, a function that picks one of them"
+    meant = "" if first is None else f", or output={first!r} if the first is meant"
+    return UsageError(
+        f"place {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
+        f"others have: pass {choices}{meant}"
+    )
+
+
+def _refuse_blind(
+    run: DryRun, readers: Mapping[str, Reader], seen: Mapping[str, PlaceEvidence], sample: object
+) -> None:
+    """Refuse class tokens that nothing of the other tokens reaches."""
+    axes = {
+        name: next(axis for axis, letter in enumerate(reader.layout) if letter not in "BCD")
+        for name, reader in readers.items()
+        if reader.pool == "class_token" and reader.layout is not None
+    }
+    blind = blind_places(run, seen, sample, axes)
+    if blind:
+        raise UsageError(
+            f"the first token of place {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
+            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
+        )
+
+
+def _with_mask(
+    run: DryRun,
+    readers: dict[str, Reader],
+    rule: MaskRule | None,
+    seen: Mapping[str, PlaceEvidence],
+    sample: object,
+) -> tuple[dict[str, Reader], MaskRule | None]:
+    """The readers, each with the answer whether the usual mask is of its positions; no rule where it is of none."""
+    if rule is None or not is_usual(rule):
+        return readers, rule
+    shapes = {
+        name: feature.shape
+        for name, reader in readers.items()
+        if reader.counts_positions and (feature := seen[name].feature) is not None
+    }
+    masked = masked_places(run, shapes, masked_sample(rule, sample), USUAL_MASK)
+    readers = readers | {name: replace(readers[name], masked=answer) for name, answer in masked.items()}
+    return readers, None if set(masked.values()) == {False} else rule
+
+
+def _warn_of_repeated_calls(seen: Mapping[str, PlaceEvidence]) -> None:
+    repeated = {place: evidence.calls for place, evidence in seen.items() if evidence.calls > 1}
+    if repeated:
+        counts = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
+        more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""
+        warnings.warn(
+            f"one forward calls the place {counts}{more}, and branches read the last call alone: where every call "
+            "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
+            UsageWarning,
+            stacklevel=4,  # behind attach and its decorator
+        )
 
 
 def refuse_wrapped(model: object) -> None:
@@ -460,9 +498,8 @@ def refuse_wrapped(model: object) -> None:
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
-        for kind, values in (("weights", module.parameters(recurse=False)), ("buffers", module.buffers(recurse=False))):
-            if any(value.is_meta for value in values):
-                raise UsageError(f"the model has {kind} on the meta device: load them or initialise them, then attach")
+        if any(value.is_meta for value in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
+            raise UsageError("the model has values on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:

@@ -1,6 +1,6 @@
 """Which axis of a place's output is what: from evidence, never from a guess.
 
-A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and experiments do.
+A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and two more calls do.
 
 The batch axis: the model is called again on other rows of the sample. The axis on which a place's output then has
 those rows, and the model's output too, is the batch; unless the same holds for the sample's second axis, as in a model
@@ -13,9 +13,8 @@ The feature axis, strongest first:
 1. the layer that made the very tensor a place gives (activations and dropout let through what they take), or a norm
    that takes it: a convolution has its channels on axis 1, a linear layer its features on the last axis;
 2. the axis that alone keeps its size when the input is shorter or smaller;
-3. any other layer that takes the tensor, where no other axis has the width of a layer;
-4. a trace: where one feature of a layer is disturbed, the place's output changes in one index of one axis;
-5. other places of its class that give the same shape, where they agree and no two sizes in it are the same.
+3. the layers that take or make tensors of this very shape, where they agree and no other axis has the size of a layer's
+   features.
 
 Evidence that contradicts itself settles nothing. Everything that is not settled must be given as `layout=`.
 """
@@ -81,20 +80,29 @@ def lets_through(layer: nn.Module) -> bool:
     return type(layer).__module__ == nn.ReLU.__module__ or isinstance(layer, dropout._DropoutNd | nn.Identity)
 
 
-@dataclass(frozen=True)
-class LayerCall:
-    """One call of a layer that knows its feature axis."""
+@dataclass
+class LayerEvidence:
+    """What the layers of torch that ran in one forward tell: the feature axes of shapes, and numbers of features."""
 
-    layer: nn.Module
-    number: int  # of its calls in this forward, from 1
-    axis: Axis
-    width: int
-    taken: int | None = None  # the width of its input
+    axes: dict[Shape, set[int]] = field(default_factory=dict)
+    widths: set[int] = field(default_factory=set)
+
+    def note(self, tensor: Tensor, axis: Axis) -> None:
+        """A layer took or made this tensor, with its features on this axis."""
+        shape = tuple(tensor.shape)
+        self.axes.setdefault(shape, set()).add(axis % len(shape))
+        self.widths.add(shape[axis])
+
+    def feature_axes(self, shape: Shape, batch: int | None) -> set[int]:
+        """The axis of the features in tensors of this shape; empty where layers disagree or another axis fits too."""
+        told = self.axes.get(shape, set())
+        rivals = {axis for axis in range(len(shape)) if axis != batch and shape[axis] in self.widths}
+        return told if len(told) == 1 and rivals == told else set()
 
 
 @dataclass
-class Sight:
-    """What was seen of one place in its last call, and what layers and experiments say about its feature's axes."""
+class PlaceEvidence:
+    """What was seen of one place in its last call, and what layers and further calls say about its feature's axes."""
 
     output: object = None
     feature: Tensor | None = None
@@ -103,17 +111,12 @@ class Sight:
     passed_by: tuple[int | str | None, tuple[int | str, ...]] | None = None
     by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
     by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
-    before: tuple[LayerCall, ...] = ()  # the layers that ran before the place gave its output
-    batch_axis: int | None = None  # by experiment
-    rows: bool | None = None  # whether the output has a row for each sample, by experiment
+    layers: LayerEvidence = field(default_factory=LayerEvidence)
+    batch_axis: int | None = None  # that of the rows, as further calls show
+    has_rows: bool | None = None  # whether the output has a row for each sample, as further calls show
     resized: frozenset[int] = frozenset()  # axes whose size follows the input's length or height and width
-    traced: int | None = None  # the axis on which a layer's features lie, or those of a place of the same class
 
-    def is_width(self, size: int) -> bool:
-        """Whether a layer before the place has features of this number."""
-        return any(call.width == size for call in self.before)
-
-    def axis(self, shape: Shape) -> int | None:
+    def feature_axis(self, shape: Shape) -> int | None:
         """The feature axis, where the evidence settles it."""
         axes, batch = len(shape), self.batch_axis
         if batch is None and axes > 3:
@@ -123,12 +126,7 @@ class Sight:
         if self.resized and batch is not None and len(others) == 1:
             # Layers may contradict each other, as where tokens are mixed by a convolution; sizes do not.
             told = told & others if len(told) > 1 else told | others
-        if not told and len(self.by_taking) == 1:
-            axis = next(iter(self.by_taking)) % axes
-            if not any(self.is_width(shape[other]) for other in range(axes) if other not in (axis, batch)):
-                told = {axis}
-        if not told and self.traced is not None:
-            told = {self.traced}
+        told = told or self.layers.feature_axes(shape, batch)
         settled = next(iter(told)) if len(told) == 1 else None
         return None if settled in self.resized or settled == batch else settled
 
@@ -140,7 +138,7 @@ class BatchEvidence:
     images: frozenset[int]  # first sizes of the inputs with four axes or more
     tables: frozenset[Shape]  # shapes of the outputs with two axes
     batch_first: frozenset[bool]  # what the model's sequence layers say
-    rows: int | None = None  # of the sample, where an experiment showed that they are the batch
+    rows: int | None = None  # of the sample, where a further call shows that they are the batch
 
     @property
     def size(self) -> int | None:
@@ -170,26 +168,26 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
     )
 
 
-def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -> str:
+def infer_layout(place: str, shape: Shape, evidence: PlaceEvidence, batch: BatchEvidence) -> str:
     """The layout of a place's output, or a `UsageError` that asks for it."""
     axes = len(shape)
     if axes == 0:
         raise UsageError(
             f"place {place!r} gives a single number, which has no row for each sample: choose another module"
         )
-    if sight.rows is False or (axes == 2 and sight.batch_axis is None and batch.size not in (None, shape[0])):
+    if evidence.has_rows is False or (axes == 2 and evidence.batch_axis is None and batch.size not in (None, shape[0])):
         example = {3: "BTD", 4: "BCHW"}.get(axes, "BD")
         fault = f"for a batch of {batch.size}" if shape[0] != batch.size else "that are not those of the batch"
         raise UsageError(
             f"place {place!r} gives {shape[0]} rows {fault}: pass layout={example!r} if there is one target a row, or "
             "a `pool` function that returns one row a sample"
         )
-    first = sight.batch_axis
+    first = evidence.batch_axis
     if axes == 2:
         first = first or 0
         feature: int | None = 1 - first
     else:
-        feature = sight.axis(shape) if axes > 2 else None
+        feature = evidence.feature_axis(shape) if axes > 2 else None
     if first is None and feature is not None:
         # Convolutions have the batch on axis 0. Of features that come last, the axis before may be the batch.
         known = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))

@@ -21,18 +21,14 @@ What torch.compile asks of this file: hooks only write attributes and read none 
 import contextlib
 import inspect
 import types
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
 from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._nested import first_tensor, select, tensors_in
@@ -41,30 +37,29 @@ from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
-T = TypeVar("T")
 _DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Forward:
-    """The latest forward: whether there was one, in which mode, and the hooks that have what each place gave."""
+    """The latest forward of the model, and the hooks that have what each place gave in it."""
 
     def __init__(self) -> None:
         self.places: list[PlaceHook] = []
-        self.listening = False
-        self.happened = False
+        self.state: Literal["none", "running", "over", "taken"] = (
+            "none"  # taken: WithBranches has handed its logits out
+        )
         self.with_grad = False
-        self.traced = False  # by torch.jit.trace
-        self.compiled = False
-        self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave, with gradients
-        self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
-        self.taken = False  # whether WithBranches has handed its logits out
-        self.cleaned = False  # whether `clean` has taken the hooks off
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
         self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
         self.dropped: Dropped | None = None  # earlier forwards, since the last about which someone asked
+
+    @property
+    def happened(self) -> bool:
+        """Whether there is one to ask about."""
+        return self.state in ("running", "over")
 
     def drop(self) -> None:
         """Watch the graph of this forward, about which nobody asked, before it is forgotten."""
@@ -75,16 +70,15 @@ class Forward:
 
     def forget(self) -> None:
         """Drop all that is known of it."""
-        self.forget_features()
+        self.forget_features("none")
         self.mask = self.tokens = None
         self.products = ()
 
-    def forget_features(self) -> None:
+    def forget_features(self, state: Literal["none", "taken"]) -> None:
         """Drop the features, and with them their autograd graph; a loss can be taken of logits that were made of it."""
-        self.happened = False
+        self.state = state
         for place in self.places:
-            place.rows = place.held = place.feature = place.trial = None
-            place.nodes = ()
+            place.caught = place.trial = None
 
 
 class Dropped:
@@ -127,6 +121,16 @@ class _Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+class Caught(NamedTuple):
+    """What a place gave in one forward: its output, which is read when somebody asks, or the rows read from it."""
+
+    with_grad: bool
+    output: object = None  # None where rows were read at once
+    rows: Tensor | str | None = None  # (B, D), or what was wrong with the output
+    version: int | None = None  # of the feature in the output, or of the rows; another one later: changed in place
+    nodes: tuple[Node, ...] = ()  # the nodes of autograd that made an output which was read at once
+
+
 class PlaceHook(_Hook):
     """Keeps what a place gave in the latest forward; of several calls in one forward, in the last.
 
@@ -140,81 +144,68 @@ class PlaceHook(_Hook):
     def __init__(self, forward: Forward, reader: Reader, name: str) -> None:
         super().__init__(forward)
         self.name = name  # of the set of branches
-        self.reader = reader
-        self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
-        self.held: object = None  # the output, not read yet
-        self.feature: Tensor | None = None  # in what is held, where it has gradients and may be read by `pooled`
-        self.nodes: tuple[Node, ...] = ()  # of an output with gradients that is not held; see `ways_back`
-        self.version: int | None = None  # of what is kept; another one later means that it was changed in place
+        self.reader, self.selector = reader, reader.output
+        self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
+        self.caught: Caught | None = None
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
-        self.trial: tuple[tuple[bool, bool], object, Tensor, int] | None = None
-        self.selector = reader.output
-        self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
-        self.axes = 0 if reader.layout is None else len(reader.layout)
-        self.with_grad = False
+        self.trial: tuple[tuple[bool, bool], Caught] | None = None  # in the forward that tells
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        compiling, forward = torch.compiler.is_compiling(), self.forward
-        if not (compiling or forward.traced):
-            grad = torch.is_grad_enabled()
-            # May it be held? In line, as is all that runs at every step: a small model feels each call.
-            if not grad or (
-                self.pooled is not None
-                and forward.mask is None
-                and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
-            ):
-                if forward.listening:
-                    mode = grad, module.training
-                    if (
-                        type(output) is Tensor
-                        and self.selector is None
-                        and self.lasting.get(mode)
-                        and (output.requires_grad or (output.is_floating_point() and not output.is_inference()))
-                    ):
-                        self.with_grad, self.held, self.rows, self.version = grad, output, None, output._version
-                        self.feature = output if grad else None
-                    else:
-                        self._keep(output, mode)
+        forward, compiling = self.forward, torch.compiler.is_compiling()
+        if compiling:
+            if is_exporting():
                 return
-        if compiling and is_exporting():
+            rows = self._read(output)
+            if forward.state == "running":
+                self.caught = Caught(torch.is_grad_enabled(), rows=rows)
             return
-        rows = self.read(output)
-        if self.forward.listening:
-            self.rows, self.held, self.feature = rows, None, None
-            self.version = None if compiling else _version(rows)
-            self.with_grad = torch.is_grad_enabled()
-            if not compiling and self.with_grad:
-                self._note(output)
+        grad = torch.is_grad_enabled()
+        if grad and (
+            self.pooled is None
+            or forward.mask is not None
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ):
+            rows = self._read(output)  # also where nobody listens: a recomputation saves what the forward saved
+            if forward.state == "running":
+                self.caught = self._with_rows(output, rows, grad)
+        elif forward.state == "running":
+            self._keep(output, (grad, module.training))
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        feature = select(output, self.selector)
-        version = None if feature is None or feature.is_inference() else feature._version
-        self.with_grad = mode[0]
-        if feature is not None and version is not None and self.lasting.get(mode):
-            self._hold(output, feature, version)
+        version, lasting = _version(self._feature(output)), self.lasting.get(mode)
+        held = Caught(mode[0], output, None, version)
+        if version is not None and lasting:
+            self.caught = held
             return
-        self.rows, self.held, self.feature = self.read(output), None, None
-        self.version = _version(self.rows)
-        if self.with_grad:
-            self._note(output)
-        if mode not in self.lasting and feature is not None and version is not None:
-            self.trial = mode, output, feature, version
+        self.caught = self._with_rows(output, self._read(output), mode[0])
+        if version is not None and lasting is None:
+            self.trial = mode, held
 
-    def _note(self, output: object) -> None:
+    def _feature(self, output: object) -> Tensor | None:
+        if type(output) is Tensor and self.selector is None and output.is_floating_point():
+            return output  # nearly always; a small model feels each call
+        return select(output, self.selector)
+
+    def _with_rows(self, output: object, rows: Tensor | str, grad: bool) -> Caught:
         # Probes hold no graph, and are not to keep one alive.
-        self.nodes = () if self.reader.detach else _nodes(output)
+        return Caught(grad, None, rows, _version(rows), _nodes(output) if grad and not self.reader.detach else ())
+
+    def settle(self) -> None:
+        """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
+        if self.trial is not None:
+            (mode, held), self.trial = self.trial, None
+            self.lasting[mode] = _version(self._feature(held.output)) == held.version
+            if self.lasting[mode]:
+                self.caught = held
 
     def ways_back(self) -> tuple[Node, ...]:
         """The nodes of autograd by which a backward comes through what the place gave in the latest forward."""
-        return self.nodes if self.held is None else _nodes(self.held)
+        caught = self.caught
+        return () if caught is None else caught.nodes if caught.output is None else _nodes(caught.output)
 
-    def _hold(self, output: object, feature: Tensor, version: int) -> None:
-        self.held, self.rows, self.version = output, None, version
-        self.feature = feature if self.with_grad and self.pooled is not None else None
-
-    def read(self, output: object) -> Tensor | str:
+    def _read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
         masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
         if not self.reader.detach:
@@ -223,38 +214,41 @@ class PlaceHook(_Hook):
             rows = self.reader.read(output, *masks)
         return rows if isinstance(rows, str) else rows.detach()
 
-    def settle(self) -> None:
-        """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
-        assert self.trial is not None
-        mode, output, feature, version = self.trial
-        self.lasting[mode], self.trial = feature._version == version, None
-        if self.lasting[mode]:
-            self._hold(output, feature, version)
-
-    def caught(self) -> Tensor | str | None:
+    def rows(self) -> Tensor | str | None:
         """The rows, or what was wrong, or nothing where the place did not run."""
+        caught = self.caught
+        if caught is None:
+            return None
         if torch.compiler.is_compiling():
-            return self.rows if self.held is None else _HELD  # of which nobody can tell here whether it was changed
-        feature = self.rows if self.held is None else select(self.held, self.selector)
-        if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
+            return caught.rows if caught.output is None else _HELD  # of which nobody can tell here whether it changed
+        feature = caught.rows if caught.output is None else self._feature(caught.output)
+        if isinstance(feature, Tensor) and caught.version is not None and feature._version != caught.version:
             return _CHANGED
-        if self.held is None:
-            if self.reader.detach and isinstance(self.rows, Tensor) and self.rows.is_inference():
-                return self.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
-            return self.rows
-        if self.with_grad and not torch.is_grad_enabled():
-            return self.read(self.held)  # the loss, which needs the graph, may still be asked for
-        with torch.set_grad_enabled(self.with_grad):
-            self.rows = self.read(self.held)
-        self.held, self.feature, self.version = None, None, _version(self.rows)
-        return self.rows
+        if caught.output is None:
+            if self.reader.detach and isinstance(caught.rows, Tensor) and caught.rows.is_inference():
+                return caught.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
+            return caught.rows
+        if caught.with_grad and not torch.is_grad_enabled():
+            return self._read(caught.output)  # the loss, which needs the graph, may still be asked for
+        with torch.set_grad_enabled(caught.with_grad):
+            rows = self._read(caught.output)
+        self.caught = Caught(caught.with_grad, None, rows, _version(rows))
+        return rows
 
     def source(self) -> Tensor | str | None:
-        """What the rows come from by `pooled`, or the rows; see `caught`."""
-        feature = self.feature
-        if feature is None or feature.ndim != self.axes or feature.layout is not torch.strided or feature.is_nested:
-            return self.caught()
-        return _CHANGED if feature._version != self.version else feature
+        """What the rows come from by `pooled`, or the rows."""
+        caught = self.caught
+        if caught is None or caught.output is None or not caught.with_grad or self.pooled is None:
+            return self.rows()
+        feature = self._feature(caught.output)
+        if (
+            feature is None
+            or feature.ndim != len(self.reader.layout or "")
+            or feature.layout is not torch.strided
+            or feature.is_nested
+        ):
+            return self.rows()
+        return _CHANGED if feature._version != caught.version else feature
 
 
 class OpenHook(_Hook):
@@ -281,12 +275,8 @@ class OpenHook(_Hook):
             if forward.happened and forward.with_grad and not forward.asked:
                 forward.drop()
         forward.forget()
-        forward.listening = True
-        forward.happened = True
+        forward.state = "running"
         forward.with_grad = torch.is_grad_enabled()
-        forward.compiled = compiling
-        forward.traced = not compiling and torch._C._get_tracing_state() is not None
-        forward.counted = False
         forward.asked = False
         if self.mask is not None:
             args, kwargs = call
@@ -306,41 +296,10 @@ class CloseHook(_Hook):
     # makes it warn about `.grad`.
     def __call__(self, *call: Any) -> None:
         forward = self.forward
-        if not torch.compiler.is_compiling() and forward.listening:
-            for place in forward.places:
-                if place.trial is not None:
-                    place.settle()
-        forward.listening = False
-
-
-class StepHook:
-    """Notes which optimizers make a step while branches are on the model: torch calls it after a step of any optimizer.
-
-    It keeps neither the optimizers nor the model alive.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = weakref.ref(model)
-        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.trained = False  # whether one of them has weights of the model
-
-    def __call__(self, optimizer: Optimizer, *_: object) -> None:
-        if torch.compiler.is_compiling() or optimizer in self.optimizers:
-            return
-        self.optimizers.add(optimizer)
-        model = self.model()
-        own = {id(weight) for weight in (() if model is None else model.parameters())}
-        self.trained = self.trained or not own.isdisjoint(_ids_in(optimizer))
-
-    def keeps(self, weights: Iterable[nn.Parameter]) -> bool:
-        """Whether an optimizer has some of these weights beside others, with which it may go on."""
-        gone = {id(weight) for weight in weights}
-        held = [_ids_in(optimizer) for optimizer in self.optimizers]
-        return any(ids & gone and ids - gone for ids in held)
-
-
-def _ids_in(optimizer: Optimizer) -> set[int]:
-    return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if forward.state == "running":
+            for place in () if torch.compiler.is_compiling() else forward.places:
+                place.settle()
+            forward.state = "over"
 
 
 class Capture:
@@ -361,119 +320,58 @@ class Capture:
         keep_tokens: bool = False,
     ) -> None:
         self.forward = Forward()
-        self.plans: dict[object, Plan | None] = {}  # of the fused loss, by the shapes and types that it meets
+        self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
         self.detached = all(reader.detach for reader in readers.values())
         self.places = {place: PlaceHook(self.forward, reader, name) for place, reader in readers.items()}
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
-        self.steps = StepHook(model)
+        modules = {place: module_at(model, path) for place, path in paths.items()}
         opening = OpenHook(self.forward, mask, keep_tokens)
         self.handles = [
-            register_optimizer_step_post_hook(self.steps),
             model.register_forward_pre_hook(opening, with_kwargs=True),
-            *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
+            *(modules[place].register_forward_hook(hook) for place, hook in self.places.items()),
             # Last, for the case that the model itself is a place.
             model.register_forward_hook(CloseHook(self.forward)),
         ]
-        hooked = [model, *(module_at(model, path) for path in paths.values())]
-        self.hooked = [weakref.ref(module) for module in hooked]
-        for module in hooked:
+        self.hooked = [weakref.ref(module) for module in (model, *modules.values())]
+        for module in (model, *modules.values()):
             _mark(module)
 
-    def note_weights(self, weights: Iterable[nn.Parameter]) -> None:
-        """Note how often the weights of branches and model were changed so far."""
-        model = self.model()
-        self.versions = _versions(weights), _versions(() if model is None else model.parameters())
-
-    def untrained(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Whether these weights of branches have gradients and have never changed, while the model's have."""
-        return any(weight.grad is not None for weight in weights) and self._model_alone_changed(weights)
-
-    def unused(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Whether the model was trained, and no loss was ever made of what the branches give.
-
-        Of logits that WithBranches returned one can be made elsewhere: it shows in the weights, if there are any.
-        """
-        elsewhere = self.forward.taken and not weights
-        return self.steps.trained and not self.forward.used and not elsewhere and self._model_alone_changed(weights)
-
-    def _model_alone_changed(self, weights: Iterable[nn.Parameter]) -> bool:
-        model = self.model()
-        if model is None:
-            return False
-        return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
-
-    def features(self, allow_skipped: bool) -> dict[str, Tensor]:
+    def rows(self, allow_skipped: bool) -> dict[str, Tensor]:
         """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
-        return self._of_places(PlaceHook.caught, allow_skipped)
+        return self._of_places(PlaceHook.rows, allow_skipped)
 
     def sources(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """What the rows of each place come from: see `PlaceHook.source` and `features`."""
-        forward = self.forward
-        if forward.happened and forward.dropped is None:
-            caught, strided = {}, torch.strided
-            for name, place in self.places.items():
-                feature = place.feature
-                if feature is None or feature._version != place.version or feature.ndim != place.axes:
-                    break
-                if feature.layout is not strided or feature.is_nested:
-                    break
-                caught[name] = feature
-            else:  # as ever: nothing was skipped, nothing is wrong, and no forward was dropped
-                forward.asked = True
-                return caught
+        """What the rows of each place come from: see `PlaceHook.source` and `rows`."""
         return self._of_places(PlaceHook.source, allow_skipped)
 
-    def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:
-        if not self.forward.happened:
-            if self.forward.cleaned:
-                raise UsageError("asymtrain.clean took these branches off the model: attach again to train with them")
-            raise UsageError(_NOTHING_TAKEN if self.forward.taken else _NOTHING_CAUGHT)
-        training = torch.is_grad_enabled() and self.forward.with_grad
-        caught: dict[str, T] = {}
+    def _of_places(self, ask: Callable[[PlaceHook], Tensor | str | None], allow_skipped: bool) -> dict[str, Tensor]:
+        forward = self.forward
+        if not forward.happened:
+            raise UsageError(_NOTHING_TAKEN if forward.state == "taken" else _NOTHING_CAUGHT)
+        training = torch.is_grad_enabled() and forward.with_grad
+        found: dict[str, Tensor] = {}
         for name, place in self.places.items():
             answer = ask(place)
+            if answer is None:
+                continue
             if isinstance(answer, str):
                 raise UsageError(f"place {name!r} {answer}")
-            if answer is not None:
-                if training and not place.with_grad and not self.detached:
-                    raise UsageError(
-                        f"place {name!r} ran without gradients inside a forward with gradients: use "
-                        "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad(); to train "
-                        "the branches alone, attach with detach=True"
-                    )
-                caught[name] = answer
-        if not allow_skipped and len(caught) < len(self.places):
-            skipped = [name for name in self.places if name not in caught]
-            if not torch.compiler.is_compiling():
-                self._refuse_replaced(skipped)
-            if not caught:
-                raise UsageError(_NONE_RAN)
+            if training and place.caught is not None and not place.caught.with_grad and not self.detached:
+                raise UsageError(f"place {name!r} {_WITHOUT_GRADIENTS}")
+            found[name] = answer
+        if not allow_skipped and len(found) < len(self.places):
+            skipped = [name for name in self.places if name not in found]
             raise UsageError(
                 f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
-                "first): pass allow_skipped=True to attach if that is meant"
+                f"first): {_SKIPPED}"
             )
-        if training and not torch.compiler.is_compiling():
-            if not caught and self.forward.compiled:
-                warnings.warn(_NOTHING_TRAINED, stacklevel=8)
-            if self.forward.dropped is not None:
-                self.forward.dropped.later, self.forward.dropped = True, None
         if training:
-            self.forward.asked = True
-        return caught
-
-    def _refuse_replaced(self, names: Iterable[str]) -> None:
-        """Say of places that did not run whether the model has them any more."""
-        model = self.model()
-        modules = () if model is None else model.modules()
-        hooks = {id(hook) for module in modules for hook in module._forward_hooks.values()}
-        for name in names:
-            if id(self.places[name]) not in hooks:
-                raise UsageError(
-                    f"the module at place {name!r} was replaced or removed after attach: strip, and attach to the "
-                    "model as it is now"
-                )
+            forward.asked = True
+            if forward.dropped is not None and not torch.compiler.is_compiling():
+                forward.dropped.later, forward.dropped = True, None
+        return found
 
     def check_has_gradients(self) -> None:
         """Refuse to train on a forward that kept no graph; probes need none."""
@@ -501,10 +399,6 @@ class Capture:
         self.forward.forget()
 
 
-def _versions(weights: Iterable[nn.Parameter]) -> list[int]:
-    return [-1 if weight.is_inference() else weight._version for weight in weights]
-
-
 def _version(tensor: object) -> int | None:
     """How often a tensor was changed in place; None where nobody counts."""
     return tensor._version if isinstance(tensor, Tensor) and not tensor.is_inference() else None
@@ -529,7 +423,6 @@ def clean(model: Model) -> Model:
             hook = _pop_hook(module, hooks, key)
             if isinstance(hook, PlaceHook):
                 hook.forward.forget()  # what was caught must not pass for a later forward's
-                hook.forward.cleaned = True
         if own:
             _unmark(module)
     return model
@@ -623,20 +516,19 @@ def refuse_drift() -> None:
 
 _NOTHING_CAUGHT = (
     "no forward has reached the branches: call the model that was given to attach. If it was called, the likely cause "
-    "is a call of a submodule, of .forward() or of a copy instead of the model, or branches.forget() after it; under "
-    "torch.compile, call torch.compiler.reset() once after attach"
+    "is a call of a submodule, of .forward() or of a copy instead of the model, or branches.forget() or "
+    "asymtrain.clean after it; under torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TAKEN = (
     "WithBranches returned this forward's logits: output, logits = net(x), then branches.loss(y, logits=logits)"
 )
-
-_NONE_RAN = (
-    "no place ran in the latest forward: pass allow_skipped=True to attach if the model skips them; if it does not and "
-    "is under torch.compile, call torch.compiler.reset() once after attach"
+_SKIPPED = (
+    "pass allow_skipped=True to attach if the model skips them; if their modules were replaced after attach, strip, "
+    "and attach to the model as it is now; under torch.compile, call torch.compiler.reset() once after attach"
 )
-_NOTHING_TRAINED = (
-    "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
-    "them, call torch.compiler.reset() once after attach"
+_WITHOUT_GRADIENTS = (
+    "ran without gradients inside a forward with gradients: use checkpoint(..., use_reentrant=False), or take this "
+    "place out of torch.no_grad(); to train the branches alone, attach with detach=True"
 )
 _DROPPED = (
     "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "

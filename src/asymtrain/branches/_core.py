@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, is_exporting, refuse_drift
-from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
+from asymtrain.branches._fused import Fuser, fuser_of
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import (
     Activation,
@@ -30,13 +30,15 @@ from asymtrain.branches._losses import (
     Settings,
     accuracies_of,
     align,
+    check_shift,
     losses_of,
-    refuse_other_masks,
 )
-from asymtrain.branches._masks import MaskRule, refuse_inverted
-from asymtrain.branches._pooling import Pooled, Reader
+from asymtrain.branches._masks import MaskRule, check_mask
+from asymtrain.branches._optimizers import StepHook, drop_parameters
+from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, UsageWarning, unknown_name
-from asymtrain.objectives import Objective
+
+Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None for the model's latest forward
 
 
 class Branches(nn.Module):
@@ -44,8 +46,6 @@ class Branches(nn.Module):
 
     `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the places' names.
     """
-
-    step: Tensor | None
 
     def __init__(
         self,
@@ -71,26 +71,15 @@ class Branches(nn.Module):
         self.settings = settings
         self.stripped = False
         self._capture: Capture | None = None
+        self._fuser: Fuser | None = None
+        self._steps: StepHook | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        # Whether all are linear maps of rows to several classes: their losses can be one node of autograd
-        by_name = isinstance(settings.objective, Objective)
-        self._fusable = (
-            by_name
-            and settings.activation == "last"
-            and all(
-                isinstance(head, LinearHead) and not head.positions and len(head.live) > 1 and not readers[name].detach
-                for name, head in heads.items()
-            )
-        )
         self._positions = {name: reader.positions for name, reader in readers.items()}
-        # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
-        counting = self.activation in ("random", "cycle")
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if counting else None)
         self._built = True
 
     @property
     def activation(self) -> Activation:
-        """Which branch is live: last, all, random or cycle."""
+        """Which branch is live: last or all."""
         return self.settings.activation
 
     def head(self, place: str) -> Head:
@@ -123,7 +112,7 @@ class Branches(nn.Module):
         groups: dict[object, list[str]] = {}
         for name, feature in features.items():
             head = self.head(name)
-            self._check_feature(name, head, feature, width_of(feature, head.positions))
+            head.check_feature(name, feature, width_of(feature, head.positions))
             # Rows of one width share one product; anything larger or of another kind is a product of its own.
             alike: object = name
             if isinstance(head, LinearHead) and not head.positions:
@@ -133,47 +122,27 @@ class Branches(nn.Module):
         products: list[Product] = []
         for names in groups.values():
             parts = [features[name] for name in names]
-            # The count is moved on before logits are made; forward number 0 is the first.
-            step = None if self.step is None else (self.step.to(parts[0].device) - 1).clamp(min=0)
             if len(names) == 1:
-                logits[names[0]] = self.head(names[0])(parts[0], step)
+                logits[names[0]] = self.head(names[0])(parts[0])
             else:
                 heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
-                whole = batched_logits(heads, parts, step)
+                whole = batched_logits(heads, parts)
                 products.append(Product(tuple(names), whole, whole.unbind()))
                 logits.update(zip(names, products[-1].parts, strict=True))
         if self._capture is not None:
             self._capture.forward.products = tuple(products)
         return {name: logits[name] for name in features}
 
-    def _check_feature(self, name: str, head: Head, feature: Tensor, width: int) -> None:
-        device = head.device()
-        if device is not None and feature.device != device:
-            raise UsageError(
-                f"place {name!r} is on {feature.device}, its branches on {device}: move the branches "
-                "with the model, branches.to(device)"
-            )
-        if width != head.width:
-            raise UsageError(
-                f"place {name!r} now gives {width} features, and gave {head.width} on the sample: attach "
-                "with a sample of the shape used in training"
-            )
-
     def logits(self) -> dict[str, Tensor]:
         """Logits of the live branches by place, for the model's latest forward; see `forward` for their shapes."""
         capture = self._attached()
         if torch.is_grad_enabled() and capture.forward.with_grad:
             refuse_drift()
-            capture.forward.used = True
-        return self._make_logits(capture)
+            capture.used = True
+        return self(capture.rows(self.settings.allow_skipped))
 
     def losses(
-        self,
-        targets: Tensor,
-        ignore_index: int | None = None,
-        *,
-        logits: Mapping[str, Tensor] | None = None,
-        mask: Tensor | None = None,
+        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> dict[str, Tensor]:
         """The auxiliary loss of each place that ran, before it is weighted.
 
@@ -185,19 +154,14 @@ class Branches(nn.Module):
         return self._by_place(self._losses(targets, self._ignored(ignore_index), logits, mask))
 
     def loss(
-        self,
-        targets: Tensor,
-        ignore_index: int | None = None,
-        *,
-        logits: Mapping[str, Tensor] | None = None,
-        mask: Tensor | None = None,
+        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> Tensor:
         """The weighted sum over places of the auxiliary losses; see `losses` for the arguments.
 
         0 where every place was skipped and that is allowed.
         """
         ignore_index = self._ignored(ignore_index)
-        total = self._fused_loss(targets, ignore_index) if self._fusable and logits is None and mask is None else None
+        total = None if logits is not None or mask is not None else self._fused_loss(targets, ignore_index)
         if total is not None:
             return total
         weights = self.settings.weights
@@ -207,127 +171,45 @@ class Branches(nn.Module):
                 # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
                 part = torch.stack([v * weights.get(name, 1.0) for name, v in zip(names, losses, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
-        if total is None:
-            device = self.head(self.places[0]).device()
-            return torch.zeros((), device=device)
-        return total
+        return torch.zeros((), device=self.head(self.places[0]).device()) if total is None else total
 
     def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
         """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
-        capture = self._attached()
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or capture.forward.mask is not None:
+        capture, fuser = self._attached(), self._fuser
+        if fuser is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return None
         # That node gives targets no gradient, which a teacher that learns as well needs.
-        if not isinstance(targets, Tensor) or targets.requires_grad:
+        if capture.forward.mask is not None or not isinstance(targets, Tensor) or targets.requires_grad:
             return None
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         capture.check_has_gradients()
         refuse_drift()
-        capture.forward.used = True
+        capture.used = True
         sources = capture.sources(self.settings.allow_skipped)
-        # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
-        heads = self._modules["heads"]._modules  # type: ignore[union-attr]
-        if len(sources) < len(heads):
-            heads = {name: heads[self._keys[name]] for name in sources}
-        own = [head._parameters for head in heads.values() if head is not None]
-        features, weights = list(sources.values()), [parameters.get("live") for parameters in own]
-        biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
-        # All that checks and products depend on, but for the values of targets
-        seen = (
-            tuple(heads) if len(heads) < len(self.places) else None,
-            (len(biases), ignore_index, product_precision(features)),
-            (targets.shape, targets.dtype, targets.device, targets.layout),
-            *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
-            *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in (*weights, *biases)],
-        )
-        plans = capture.plans
-        plan = plans.get(seen, _UNKNOWN)
-        if plan is _UNKNOWN:
-            # One that is kept is never dropped, since captured CUDA graphs read its tensors.
-            kept = len(plans) < _MOST_PLANS
-            plan = self._make_plan(sources, weights, biases, targets, ignore_index, kept=kept)
-            if kept:
-                plans[seen] = plan
-        if plan is None:
-            return None
-        if self._watch_shift:
-            self._check_shift(targets, ignore_index)
-        # Values on a GPU are not looked at: that would stall every step. The closed form finds out for itself.
-        if not plan.closed_form and targets.is_cpu and not _all_classes(targets, plan.shape[2], ignore_index):
-            plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
-        if not (plan.ready and targets.is_contiguous()):
-            targets = _on(features[0].device, targets)
-        return fused_loss(plan, targets, features, weights, biases)  # type: ignore[arg-type]
-
-    def _make_plan(
-        self,
-        sources: Mapping[str, Tensor],
-        weights: Sequence[Tensor | None],
-        biases: Sequence[Tensor],
-        targets: Tensor,
-        ignore_index: int,
-        *,
-        kept: bool,
-    ) -> Plan | None:
-        """How the loss of features like these is made in one node; None where that cannot be."""
-        valueless = targets.is_meta and not any(feature.is_meta for feature in sources.values())
-        if targets.ndim not in (1, 2) or targets.layout is not torch.strided or valueless:
-            return None  # where they are refused with a hint
-        hooks, settings = self._attached().places, self.settings
-        # Rows that were read already need no pooling.
-        pooled = [(hooks[name].pooled if feature.ndim > 2 else None) or Pooled() for name, feature in sources.items()]
-        for (name, feature), kind in zip(sources.items(), pooled, strict=True):
-            self._check_feature(name, self.head(name), feature, feature.shape[kind.width])
-        batches = {feature.shape[kind.batch] for feature, kind in zip(sources.values(), pooled, strict=True)}
-        kinds = {None if each is None else (each.dtype, each.device) for each in (*weights, *biases)}
-        # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
-        plain = all(type(feature) is Tensor for feature in sources.values())
-        plain &= all(type(each) is nn.Parameter for each in (*weights, *biases))
-        # A bias that is no parameter is computed from others (torch.nn.utils.parametrize).
-        plain &= len(biases) == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
-        if len(batches) != 1 or len(kinds) != 1 or not plain:
-            return None
-        plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
-        weight = plain_weights[0]
-        assert isinstance(objective, Objective)
-        given = {feature.dtype for feature in sources.values()}
-        if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
-            return None
-        several = weight.shape[0] > 1 and settings.quantities and not objective.shares
-        if (targets.ndim == 1 and several) or (targets.ndim == 2 and targets.shape[1] != weight.shape[0]):
-            return None  # where it is refused with a hint
-        objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
-        shares = [settings.weights.get(name, 1.0) for name in sources]
-        return make_plan(
-            list(sources.values()), pooled, plain_weights, biases, objective, settings.class_reduction, ignore_index,
-            shares, targets=targets, kept=kept,
-        )  # fmt: skip
+        return fuser.loss(sources, targets, ignore_index) if sources else None
 
     @torch.no_grad()
     def accuracies(
-        self,
-        targets: Tensor,
-        ignore_index: int | None = None,
-        *,
-        logits: Mapping[str, Tensor] | None = None,
-        mask: Tensor | None = None,
+        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
         groups, ignore_index = self._aligned(logits, targets, mask), self._ignored(ignore_index)
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
-        self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
+        self, targets: Tensor, ignore_index: int, logits: Logits, mask: Tensor | None
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
         groups = self._aligned(logits, targets, mask)
-        self._check_shift(targets, ignore_index)
+        tokens = None if self._capture is None else self._capture.forward.tokens
+        if self._watch_shift and tokens is not None and not torch.compiler.is_compiling():
+            self._watch_shift = not check_shift(tokens, targets, self.settings.shift, ignore_index)
         for group in groups:
             yield group.names, losses_of(group, ignore_index, self.settings)
 
-    def _aligned(self, logits: Mapping[str, Tensor] | None, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
+    def _aligned(self, logits: Logits, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
         given = self._given(logits)
         return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
 
@@ -356,36 +238,9 @@ class Branches(nn.Module):
         if mask is None or any(callable(reader.pool) for reader in self.readers.values()):
             return {}
         if self._watch_mask and not (torch.compiler.is_compiling() or mask.is_meta):
-            refuse_other_masks(mask)
-            refuse_inverted(self.mask, mask)
+            check_mask(self.mask, mask)
             self._watch_mask = False
         return {name: mask for name, reader in self.readers.items() if reader.masked}
-
-    def _check_shift(self, targets: Tensor, ignore_index: int) -> None:
-        """Once: refuse targets that are the model's own tokens, unshifted where a shift is needed, or shifted twice."""
-        if not self._watch_shift or self._capture is None or torch.compiler.is_compiling():
-            return
-        tokens = self._capture.forward.tokens
-        if tokens is None or not isinstance(targets, Tensor) or targets.is_meta or tokens.shape != targets.shape:
-            return
-        targets = targets.to(tokens.device)
-
-        def equal(goals: Tensor, words: Tensor) -> bool:
-            same = goals == words
-            return bool((same | (goals == ignore_index)).all() & same.any())
-
-        copied = equal(targets, tokens)
-        if copied and not self.settings.shift:
-            raise UsageError(
-                "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
-                "learn the next token, or with shift=0 if copying is meant"
-            )
-        if self.settings.shift and not copied and equal(targets[:, :-1], tokens[:, 1:]):
-            raise UsageError(
-                "the targets are the model's inputs shifted by one already, and shift=1 would shift them again: attach "
-                "with shift=0, or give the unshifted tokens as targets (with shift=2 to learn the token after the next)"
-            )
-        self._watch_shift = False
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
@@ -401,33 +256,13 @@ class Branches(nn.Module):
         self.state_dict()
         weights = list(self.parameters())
         trainable = any(weight.requires_grad for weight in weights)
-        missing = optimizer is not None and not _drop_parameters(optimizer, weights) and trainable
-        left_out = list(self._left_out(weights, missing=missing))
+        missing = optimizer is not None and not drop_parameters(optimizer, weights) and trainable
+        used = self._capture is not None and self._capture.used
+        left_out = [] if self._steps is None else list(self._steps.left_out(weights, missing=missing, used=used))
         self.disconnect()
         self.stripped = True
         for warning in left_out:
             warnings.warn(warning, UsageWarning, stacklevel=2)
-
-    def _left_out(self, weights: Sequence[nn.Parameter], *, missing: bool) -> Iterator[str]:
-        """What the training loop forgot; `missing` says that the optimizer given to strip never had the weights."""
-        capture = self._capture
-        if missing:
-            yield (
-                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
-                "*branches.parameters()], or strip the optimizer that has them"
-            )
-        elif capture is not None and capture.untrained(weights):
-            yield (
-                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
-                "*branches.parameters()]"
-            )
-        if capture is not None and capture.steps.keeps(weights):
-            yield "an optimizer has the weights of the stripped branches still: call branches.strip(optimizer) with it"
-        if capture is not None and capture.unused(weights):
-            yield (
-                "the model was trained and branches.loss never called, so the branches had no effect: add "
-                "alpha * branches.loss(targets) to the loss of each step"
-            )
 
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
@@ -436,16 +271,17 @@ class Branches(nn.Module):
         self._capture = Capture(
             model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_shift
         )
-        self._capture.note_weights(self.parameters())
+        self._steps = StepHook(model, list(self.parameters()))
+        self._fuser = fuser_of({name: self.head(name) for name in self.places}, self.readers, self.settings)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
-        self._finalizer = weakref.finalize(self, self._capture.remove)
+        self._finalizer = weakref.finalize(self, _remove, self._capture, self._steps)
         self._finalizer.atexit = False
 
     def disconnect(self) -> None:
         """Take the hooks off and drop the features."""
         if self._finalizer is not None:
             self._finalizer()
-        self._capture = self._finalizer = None
+        self._capture = self._steps = self._fuser = self._finalizer = None
 
     def connected_to(self, model: nn.Module) -> bool:
         """Whether these branches are on this very model."""
@@ -454,10 +290,11 @@ class Branches(nn.Module):
     def take(self) -> dict[str, Tensor]:
         """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
         capture = self._attached()
-        logits = self._make_logits(capture)
+        logits = self(capture.rows(self.settings.allow_skipped))
         # A compiled graph then need not give the features out beside the logits.
-        capture.forward.forget_features()
-        capture.forward.taken = True
+        capture.forward.forget_features("taken")
+        if next(self.parameters(), None) is None:
+            capture.used = True  # a loss can be made of them elsewhere, which weights would show, if there were any
         return logits
 
     def forget(self) -> None:
@@ -474,14 +311,7 @@ class Branches(nn.Module):
             raise UsageError("these branches are a copy and on no model: attach to the model, then load_state_dict")
         return self._capture
 
-    def _make_logits(self, capture: Capture) -> dict[str, Tensor]:
-        features = capture.features(self.settings.allow_skipped)
-        if self.step is not None and capture.forward.with_grad and not capture.forward.counted:
-            self.step.add_(1)
-            capture.forward.counted = True
-        return self(features)
-
-    def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
+    def _given(self, logits: Logits) -> Mapping[str, Tensor]:
         if logits is None:
             return self.logits()
         if not isinstance(logits, Mapping):
@@ -493,7 +323,7 @@ class Branches(nn.Module):
             if name not in self.places:
                 raise unknown_name("place in `logits`", name, self.places)
         if self._capture is not None and torch.is_grad_enabled():
-            self._capture.forward.used = True
+            self._capture.used = True
         return logits
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -537,7 +367,7 @@ class Branches(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the weights and is on no model: the original's hooks belong to the original.
-        return {**self.__dict__, "_capture": None, "_finalizer": None}
+        return {**self.__dict__, "_capture": None, "_steps": None, "_fuser": None, "_finalizer": None}
 
 
 class Exit(nn.Module):
@@ -616,7 +446,7 @@ class WithBranches(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
-            self.branches.connect(state.get("_on", [self.model])[0])
+            self.branches.connect(self._on[0])
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -624,16 +454,9 @@ def is_sharded(module: nn.Module) -> bool:
     return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
 
 
-def _on(device: torch.device, targets: Tensor) -> Tensor:
-    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype).contiguous()
-
-
-def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
-    """Whether these are surely indices of classes, none ignored: one call, where the check with its message is many."""
-    if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets) or 0 <= ignore_index < classes:
-        return False
-    low, high = targets.aminmax()
-    return int(low) >= 0 and int(high) < classes
+def _remove(capture: Capture, steps: StepHook) -> None:
+    capture.remove()
+    steps.handle.remove()
 
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
@@ -647,33 +470,3 @@ def _key(place: str) -> str:
 
 _EMPTY = nn.ModuleDict()
 _FIXED = ("activation", "mask", "name")  # options of attach that are read here and fixed in the hooks
-_UNKNOWN: Any = object()
-_MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
-
-
-def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
-    """Remove parameters from the groups and the state of optimizers that may have made steps with them.
-
-    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
-    """
-    # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
-    given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
-    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
-        raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
-    gone = {id(parameter) for parameter in parameters}
-    had = any(id(p) in gone for optimizer in given for group in optimizer.param_groups for p in group["params"])
-    for optimizer in given:
-        for group in optimizer.param_groups:
-            kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
-            # With named parameters a group has a second list beside the first.
-            for column in {"params", "param_names"} & group.keys():
-                group[column] = [group[column][index] for index in kept]
-        for parameter in parameters:
-            optimizer.state.pop(parameter, None)
-        inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
-        if had and isinstance(inner, torch.optim.LBFGS):
-            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
-            # objective that is no more. It starts anew.
-            inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
-            inner.state.clear()
-    return had

@@ -6,14 +6,14 @@ share products, all places share one loss, and its gradient by the logits is com
     features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
     backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
 
-What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. Where it has `launches`, the
-kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to rounding, which second
-derivatives still take.
+A `Fuser` makes and keeps what follows from shapes and settings alone, a `FusionPlan` for each kind of batch. Where a
+plan has `launches`, the kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to
+rounding, which second derivatives still take.
 Axis letters: B batch, C classes, D width, K places.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from asymtrain.branches._pooling import Pooled, place_of
+from asymtrain.branches._heads import Head, LinearHead
+from asymtrain.branches._losses import Settings
+from asymtrain.branches._pooling import Pooled, Reader, place_of
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
 
 if TYPE_CHECKING:
@@ -31,13 +33,9 @@ if TYPE_CHECKING:
 
 # Two products cost as many calls as what brings their operands together.
 _SHARED_FROM = 3
-# Gradients of class tokens are zeros but for one position. Up to so many bytes all are made at once, which saves calls;
-# beyond that by autograd, place by place, so that the backward pass frees each before it makes the next.
-_MOST_ZEROS = 1 << 26
-# Of shares that are kept from step to step; they save one call.
-_MOST_ELEMENTS = 1 << 20
-# Of a feature, up to which to copy it beside others of its shape and average all at once beats a call for each.
-_MOST_COPIED = 1 << 14
+# Kinds of batches in one training, of which there are two or three. Others take the general way: no plan is dropped
+# for them, since captured CUDA graphs read its tensors.
+_MOST_PLANS = 64
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
 # Classes of a softmax, beyond which the few programs that go along whole rows keep the GPU waiting. On an H200, 128
@@ -47,101 +45,168 @@ _MOST_LAUNCHED = 64
 _MOST_CLASSES = 1 << 11
 # Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
 _MOST_MULTIPLIED = 1 << 30
+_UNKNOWN: Any = object()
 
 
-class Group(NamedTuple):
+class PlaceGroup(NamedTuple):
     """Places whose features have one shape: one product, or that of a single place."""
 
     places: tuple[int, ...]
     shape: tuple[int, ...]  # of a feature
     dtype: torch.dtype
-    pooled: Pooled
-    positions: int  # over which the features are averaged
+    axes: tuple[int, ...]  # over which the features are averaged
+    positions: int  # how many these are
     spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all places together
-    together: Pooled | None = None  # how features (k, ...) of all places are pooled; None where each is, for itself
 
 
 @dataclass(frozen=True)
-class Plan:
+class FusionPlan:
     """What stays the same from step to step, and from the forward to the backward."""
 
     shape: tuple[int, int, int]  # of the logits: K, B, C
-    groups: tuple[Group, ...]
+    groups: tuple[PlaceGroup, ...]
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the places, group by group: the order of the logits
     shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
-    ready: bool  # whether targets have the type and the device that they need
     closed_form: bool  # whether the objective is the sigmoid of class indices
-    elements: Tensor | None  # for it (B, C), the share of each element in a mean; None where each step makes its own
-    views: tuple[int | None, ...]  # by place, the axis along which autograd takes the class token; empty where none
     objective: Objective
     class_reduction: ClassReduction
     ignore_index: int
     launches: "Launches | None"  # kernels of our own, where there are some for such features
 
 
-def make_plan(
-    features: Sequence[Tensor],
-    pooled: Sequence[Pooled],
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    objective: Objective,
-    class_reduction: ClassReduction,
-    ignore_index: int,
-    shares: Sequence[float],
-    targets: Tensor,
-    kept: bool,
-) -> Plan:
-    """The plan for features of these shapes and types, rows of which have the type and device of the weights (C, D).
+def fuser_of(heads: Mapping[str, Head], readers: Mapping[str, Reader], settings: Settings) -> "Fuser | None":
+    """The fuser of these branches; None where not all are linear maps of rows to several classes, one live each."""
+    linear = {name: head for name, head in heads.items() if isinstance(head, LinearHead)}
+    if len(linear) < len(heads) or settings.activation != "last" or not isinstance(settings.objective, Objective):
+        return None
+    if any(head.positions or len(head.live) == 1 or readers[name].detach for name, head in linear.items()):
+        return None
+    return Fuser(linear, {name: readers[name].pooled or Pooled() for name in linear}, settings)
 
-    Of targets only the kind counts: (B,) are indices of classes, (B, C) values. `kept` says that the plan serves later
-    steps.
-    """
-    weight, by_index = weights[0], targets.ndim == 1
-    zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
-    views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
-    alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
+
+class Fuser:
+    """Makes the fused loss of a set of branches, and keeps its plans by the shapes and types that it meets."""
+
+    def __init__(self, heads: Mapping[str, LinearHead], pooled: Mapping[str, Pooled], settings: Settings) -> None:
+        self.heads, self.pooled, self.settings = heads, pooled, settings
+        self.plans: dict[object, FusionPlan | None] = {}
+
+    def loss(self, sources: Mapping[str, Tensor], targets: Tensor, ignore_index: int) -> Tensor | None:
+        """The weighted sum of the losses of places with these features; None where it is made in the general way.
+
+        A feature of two axes is rows. The node gives targets no gradient.
+        """
+        # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
+        own = [self.heads[name]._parameters for name in sources]
+        weights = [parameters.get("live") for parameters in own]
+        biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
+        # Class tokens by autograd, place by place: the backward pass frees each gradient before it makes the next.
+        features = [
+            feature if (token := self.pooled[name].token) is None or feature.ndim == 2 else feature.select(token, 0)
+            for name, feature in sources.items()
+        ]
+        # All that checks and products depend on, but for the values of targets
+        seen = (
+            tuple(sources),
+            (len(biases), ignore_index, product_precision(features)),
+            (targets.shape, targets.dtype, targets.device, targets.layout),
+            *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
+            *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in (*weights, *biases)],
+        )
+        plan = self.plans.get(seen, _UNKNOWN)
+        if plan is _UNKNOWN:
+            if len(self.plans) >= _MOST_PLANS:
+                return None
+            plan = self.plans[seen] = self._plan(list(sources), features, weights, biases, targets, ignore_index)
+        if plan is None:
+            return None
+        # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
+        whole = targets.is_cpu and _all_classes(targets, plan.shape[2], ignore_index)
+        if targets.is_cpu and not whole:
+            plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
+        targets = targets.to(features[0].device, torch.int64 if targets.ndim == 1 else targets.dtype).contiguous()
+        stream = None if plan.launches is None else plan.launches.stream()
+        if stream is None:
+            return _apply_fused(plan, whole, targets, *features, *weights, *biases)
+        return _apply_launched(plan, stream, targets, *features, *weights, *biases)
+
+    def _plan(
+        self,
+        names: Sequence[str],
+        features: Sequence[Tensor],
+        weights: Sequence[Tensor | None],
+        biases: Sequence[Tensor],
+        targets: Tensor,
+        ignore_index: int,
+    ) -> FusionPlan | None:
+        """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
+        valueless = targets.is_meta and not any(feature.is_meta for feature in features)
+        if targets.ndim not in (1, 2) or targets.layout is not torch.strided or valueless:
+            return None
+        settings, heads = self.settings, [self.heads[name] for name in names]
+        # Rows that were read already need no pooling.
+        pooled = [
+            self.pooled[name] if feature.ndim > 2 and self.pooled[name].token is None else Pooled()
+            for name, feature in zip(names, features, strict=True)
+        ]
+        for name, head, feature, kind in zip(names, heads, features, pooled, strict=True):
+            head.check_feature(name, feature, feature.shape[kind.width])
+        batches = {feature.shape[kind.batch] for feature, kind in zip(features, pooled, strict=True)}
+        plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
+        # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
+        plain = all(type(feature) is Tensor for feature in features)
+        plain &= all(type(each) is nn.Parameter for each in (*weights, *biases))
+        # A bias that is no parameter is computed from others (torch.nn.utils.parametrize).
+        plain &= len(biases) == sum(getattr(head, "bias", None) is not None for head in heads)
+        alike = len({(each.dtype, each.device) for each in (*plain_weights, *biases)}) == 1
+        if len(batches) != 1 or not (plain and alike) or not isinstance(objective, Objective):
+            return None
+        classes, dtype = plain_weights[0].shape[0], plain_weights[0].dtype
+        if any(torch.promote_types(feature.dtype, torch.float32) != dtype for feature in features):
+            return None
+        by_index = targets.ndim == 1
+        if (by_index and settings.quantities and not objective.shares) or targets.shape[1:] not in ((), (classes,)):
+            return None
+        batch = batches.pop()
+        objective.check(torch.empty(batch, classes, device="meta"), targets, ignore_index)
+        groups = tuple(_groups(features, pooled))
+        order = tuple(place for group in groups for place in group.places)
+        shares = [settings.weights.get(name, 1.0) for name in names]
+        closed_form = objective is OBJECTIVES["sigmoid"] and by_index and len(targets) > 0
+        softmax = objective is OBJECTIVES["softmax"] and by_index and len(targets) > 0 and classes <= _MOST_CLASSES
+        launches = None
+        if (closed_form or softmax) and has_kernels(plain_weights[0].device):
+            per_row = 1 / classes if closed_form and settings.class_reduction == "mean" else 1.0
+            launches = _launches(features, pooled, plain_weights, biases, shares, per_row, ignore_index, softmax)
+        return FusionPlan(
+            shape=(len(features), batch, classes),
+            groups=groups,
+            sizes=[len(group.places) for group in groups],
+            order=order,
+            # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
+            shares=None if set(shares) == {1.0} else plain_weights[0].new_tensor([shares[place] for place in order]),
+            closed_form=closed_form,
+            objective=objective,
+            class_reduction=settings.class_reduction,
+            ignore_index=ignore_index,
+            launches=launches,
+        )
+
+
+def _groups(features: Sequence[Tensor], pooled: Sequence[Pooled]) -> list[PlaceGroup]:
+    alike: dict[tuple[tuple[int, ...], torch.dtype, tuple[int, ...]], list[int]] = {}
     for place, (feature, kind) in enumerate(zip(features, pooled, strict=True)):
-        shape = tuple(feature.shape)
-        if views and kind.token is not None:
-            shape, kind = shape[: kind.token] + shape[kind.token + 1 :], Pooled()
-        alike.setdefault((shape, feature.dtype, kind), []).append(place)
+        alike.setdefault((tuple(feature.shape), feature.dtype, kind.axes), []).append(place)
     groups = []
-    for (shape, dtype, kind), places in alike.items():
-        spread = tuple(1 if axis in kind.axes else size for axis, size in enumerate(shape))
-        positions = math.prod(shape[axis] for axis in kind.axes)
+    for (shape, dtype, axes), places in alike.items():
+        spread = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+        positions = math.prod(shape[axis] for axis in axes)
         if len(places) >= _SHARED_FROM:
-            together = kind.behind_an_axis() if math.prod(shape) <= _MOST_COPIED else None
-            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread), together))
+            groups.append(PlaceGroup(tuple(places), shape, dtype, axes, positions, (len(places), *spread)))
         else:
-            groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
-    order = tuple(place for group in groups for place in group.places)
-    batch, classes = features[0].shape[pooled[0].batch], weight.shape[0]
-    closed_form = objective is OBJECTIVES["sigmoid"] and by_index and batch > 0
-    elements = None
-    if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
-        elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
-    launches = None
-    softmax = objective is OBJECTIVES["softmax"] and by_index and batch > 0 and classes <= _MOST_CLASSES
-    if (closed_form or softmax) and kept and has_kernels(weight.device):
-        per_row = 1 / classes if closed_form and class_reduction == "mean" else 1.0
-        launches = _launches(features, pooled, views, weights, biases, shares, per_row, ignore_index, softmax)
-    return Plan(
-        shape=(len(features), batch, classes),
-        groups=tuple(groups),
-        sizes=[len(group.places) for group in groups],
-        order=order,
-        # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
-        shares=None if set(shares) == {1.0} else weight.new_tensor([shares[place] for place in order]),
-        ready=targets.device == features[0].device and (targets.dtype == torch.int64 or not by_index),
-        closed_form=closed_form,
-        elements=elements,
-        views=views,
-        objective=objective,
-        class_reduction=class_reduction,
-        ignore_index=ignore_index,
-        launches=launches,
-    )
+            groups += [PlaceGroup((place,), shape, dtype, axes, positions, spread) for place in places]
+    return groups
 
 
 def has_kernels(device: torch.device) -> bool:
@@ -159,7 +224,6 @@ def product_precision(features: Sequence[Tensor]) -> str | None:
 def _launches(
     features: Sequence[Tensor],
     pooled: Sequence[Pooled],
-    views: tuple[int | None, ...],
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     shares: Sequence[float],
@@ -168,8 +232,6 @@ def _launches(
     softmax: bool,
 ) -> "Launches | None":
     """The kernels for features, weights and biases like these; None where there are none or they cannot be compiled."""
-    features = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
-    pooled = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
     places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
     known = [place for place in places if place is not None]
     dtypes, device = [feature.dtype for feature in features], weights[0].device
@@ -192,28 +254,11 @@ def _launches(
     return launches
 
 
-def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[Any, int | None]]:
-    return list(zip(parts, views or (None,) * len(parts), strict=True))
-
-
-def fused_loss(
-    plan: Plan, targets: Tensor, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
-) -> Tensor:
-    """The weighted sum over places of their losses; `biases` is empty, or has one for each place."""
-    if plan.views:
-        pairs = _pairs(features, plan.views)
-        features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
-    stream = None if plan.launches is None else plan.launches.stream()
-    if stream is None:
-        return _apply_fused(plan, targets, *features, *weights, *biases)
-    return _apply_launched(plan, stream, targets, *features, *weights, *biases)
-
-
 class _LaunchedLoss(torch.autograd.Function):
     """By kernels of our own."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, stream: int, targets: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: FusionPlan, stream: int, targets: Tensor, *tensors: Tensor) -> Tensor:
         launches, count = plan.launches, plan.shape[0]
         assert launches is not None
         ctx.plan = plan
@@ -236,7 +281,7 @@ class _FusedLoss(torch.autograd.Function):
     """By torch's operations."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, targets: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: FusionPlan, whole: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
         count = plan.shape[0]
         ctx.plan = plan
         features, weights, biases = _kinds(tensors, count)
@@ -246,23 +291,20 @@ class _FusedLoss(torch.autograd.Function):
             rows: list[Tensor] = []
             stacks: list[Tensor | None] = []  # None where the weight is among the inputs
             for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
-                of_places, stack = [features[place] for place in group.places], None
-                if group.together is None:
-                    of_places = [_row(feature, group.pooled, logits.dtype) for feature in of_places]
+                of_places = [_row(features[place], group.axes, logits.dtype) for place in group.places]
+                stack = None
                 if len(of_places) == 1:
                     ((place,), (row,)) = group.places, of_places
                     bias = biases[place] if biases else None
                     F.linear(row, weights[place], bias, out=part)  # type: ignore[call-arg]
                 else:
                     row, stack = torch.stack(of_places), torch.stack([weights[place] for place in group.places])
-                    if group.together is not None:
-                        row = _row(row, group.together, logits.dtype)
                     torch.bmm(row, stack.mT, out=part)
                     if biases:
                         part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
                 rows.append(row)
                 stacks.append(stack)
-            loss, gradient = _loss_and_gradient(logits, targets, plan)
+            loss, gradient = _loss_and_gradient(logits, targets, plan, whole)
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
 
@@ -273,7 +315,7 @@ class _FusedLoss(torch.autograd.Function):
         rows, stacks = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts]
         targets, *tensors = saved[1 + 2 * parts :]
         if torch.is_grad_enabled():  # a second derivative is wanted
-            return None, None, *_general_gradients(plan, targets, tensors, gradients[0])
+            return None, None, None, *_general_gradients(plan, targets, tensors, gradients[0])
         answer: list[Tensor | None] = [None] * len(tensors)
         with torch._C._DisableAutocast():
             gradient = saved[0] * gradients[0]
@@ -301,7 +343,7 @@ class _FusedLoss(torch.autograd.Function):
             if len(tensors) > 2 * count:
                 for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
                     answer[2 * count + place] = of_bias
-        return None, None, *answer
+        return None, None, None, *answer
 
 
 # Torch's own without its look at functorch, which costs as much as the rest of the call.
@@ -309,7 +351,9 @@ _apply_launched: Callable[..., Tensor] = super(torch.autograd.Function, _Launche
 _apply_fused: Callable[..., Tensor] = super(torch.autograd.Function, _FusedLoss).apply
 
 
-def _general_gradients(plan: Plan, targets: Tensor, tensors: Sequence[Tensor], given: Tensor) -> list[Tensor | None]:
+def _general_gradients(
+    plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor], given: Tensor
+) -> list[Tensor | None]:
     """Gradients by operations that autograd knows, where theirs are wanted or `given` stands for several."""
     again = torch.is_grad_enabled()
     with torch.enable_grad(), torch._C._DisableAutocast():
@@ -341,45 +385,45 @@ def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     return [part[0] if len(part) == 1 else part for part in logits.split_with_sizes(sizes)]
 
 
-def _row(feature: Tensor, pooled: Pooled, dtype: torch.dtype) -> Tensor:
+def _row(feature: Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Rows (B, D) in the weights' type."""
-    if pooled.axes:
-        return feature.mean(pooled.axes, dtype=dtype)
-    row = feature if pooled.token is None else feature.select(pooled.token, 0)
-    return row if row.dtype == dtype else row.to(dtype)
+    return feature.mean(axes, dtype=dtype) if axes else feature.to(dtype)
 
 
-def _spread(rows: Tensor, group: Group) -> Tensor:
+def _spread(rows: Tensor, group: PlaceGroup) -> Tensor:
     """The gradient by features, of that by their rows: (B, D), or (k, B, D) of several places."""
-    if rows.dtype != group.dtype:
-        rows = rows.to(group.dtype)
-    more = len(group.spread) - len(group.shape)  # the axis of several places
-    if group.pooled.token is not None:
-        whole = rows.new_zeros((*group.spread[:more], *group.shape))
-        whole.select(more + group.pooled.token, 0).copy_(rows)
-        return whole
-    return rows.view(group.spread).expand(*group.spread[:more], *group.shape) if group.pooled.axes else rows
+    rows = rows.to(group.dtype)
+    more = group.spread[: len(group.spread) - len(group.shape)]  # the axis of several places
+    return rows.view(group.spread).expand(*more, *group.shape) if group.axes else rows
 
 
-def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """The same loss as operations that autograd knows, for derivatives of its gradient."""
     count = plan.shape[0]
     total = torch.zeros((), device=targets.device)
     shares = torch.ones(count, device=targets.device) if plan.shares is None else plan.shares
-    pooled = [group.pooled for group in plan.groups for _ in group.places]
-    for place, kind, share in zip(plan.order, pooled, shares, strict=True):
+    all_axes = [group.axes for group in plan.groups for _ in group.places]
+    for place, axes, share in zip(plan.order, all_axes, shares, strict=True):
         weight = tensors[count + place]
         bias = tensors[2 * count + place] if len(tensors) > 2 * count else None
-        logits = F.linear(_row(tensors[place], kind, weight.dtype), weight, bias)
+        logits = F.linear(_row(tensors[place], axes, weight.dtype), weight, bias)
         options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
         total = total + plan.objective.loss(logits, targets, **options) * share  # type: ignore[arg-type]
     return total
 
 
-def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """The sum over places of the objective, and its gradient by logits (K, B, C)."""
+def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
+    """Whether these are surely indices of classes, none ignored: one call, where the check with its message is many."""
+    if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets) or 0 <= ignore_index < classes:
+        return False
+    low, high = targets.aminmax()
+    return int(low) >= 0 and int(high) < classes
+
+
+def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole: bool) -> tuple[Tensor, Tensor]:
+    """The sum over places of the objective, and its gradient by logits (K, B, C); `whole`: see `_all_classes`."""
     if plan.closed_form:
-        return _sigmoid_and_gradient(logits, targets, plan)
+        return _sigmoid_and_gradient(logits, targets, plan, whole)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
@@ -389,38 +433,26 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Ten
     return loss.detach(), gradient
 
 
-def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole: bool) -> tuple[Tensor, Tensor]:
     """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
 
-    c is the share of an element in the mean over all rows. Works in place of the logits.
+    c is the share of an element in the mean over the rows that count; where none does, the loss is 0.
     """
-    beta = plan.shape[1] * (plan.shape[2] if plan.class_reduction == "mean" else 1)  # 1 / c
-    weights, scale = _weights_and_scale(targets, plan, beta, logits)
-    signed = logits.mul_(weights)
-    # A threshold at which float64 is exact too; torch's own is 20.
-    losses = F.softplus(signed, beta, 40)
-    if scale is not None:
-        weights.mul_(scale.unsqueeze(1))
-    gradient = torch.ops.aten.softplus_backward.default(weights, signed, beta, 40)
-    if plan.shares is not None:
-        gradient *= plan.shares.view(-1, 1, 1)
-        by_place = losses.sum((1, 2)) if scale is None else losses.sum(2) @ scale
-        return by_place @ plan.shares, gradient
-    return losses.sum() if scale is None else losses.sum((0, 2)) @ scale, gradient
-
-
-def _weights_and_scale(targets: Tensor, plan: Plan, beta: float, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-    """c s of each element (B, C), and by what a row counts more or less (B,); None where all count once."""
+    _, batch, classes = plan.shape
+    each = classes if plan.class_reduction == "mean" else 1
+    share: Any = 1 / (batch * each)
+    if not whole:
+        keep = targets != plan.ignore_index
+        share = (keep.to(logits.dtype) / (keep.sum().clamp_(min=1) * each)).unsqueeze(1)
+        targets = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.
-    elements = logits.new_full(plan.shape[1:], 1 / beta) if plan.elements is None else plan.elements
-    if targets.is_cpu:
-        if not 0 <= plan.ignore_index < plan.shape[2]:
-            try:
-                return elements.scatter(1, targets.unsqueeze(1), -1 / beta), None
-            except RuntimeError:  # an index is no class: a CPU looks at each, so that nobody else has to
-                pass
-        plan.objective.check(logits[0], targets, plan.ignore_index)
-    keep = targets != plan.ignore_index
-    # By what the mean is over fewer rows; if none counts, the loss is 0. Their index is 0, and their scale as well.
-    scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
-    return elements.scatter(1, (targets * keep).unsqueeze(1), -1 / beta), scale
+    signs = logits.new_ones(batch, classes).scatter_(1, targets.unsqueeze(1), -1.0)
+    signed = logits.mul_(signs)
+    losses = F.softplus(signed, threshold=40)  # exact in float64 too; torch's own threshold is 20
+    if not whole:
+        losses.mul_(share)
+    gradient = signed.sigmoid_().mul_(signs.mul_(share))
+    total = losses.sum() if plan.shares is None else losses.sum((1, 2)) @ plan.shares
+    if plan.shares is not None:
+        gradient.mul_(plan.shares.view(-1, 1, 1))
+    return total.mul_(share) if whole else total, gradient

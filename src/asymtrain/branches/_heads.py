@@ -21,66 +21,38 @@ from torch.nn.parameter import is_lazy
 from asymtrain.branches._losses import Activation
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, error_line
-from asymtrain.streams import bits, generator, key
+from asymtrain.streams import generator, key
 
-Initialization = Literal["independent", "sequence"]
 HeadName = Literal["linear", "mlp", "conv", "tied"]
 HeadBuilder = Callable[[int, int], nn.Module]
 HeadKind = HeadName | HeadBuilder | nn.Module
 
 
-def draw_branches(
-    seed: int, widths: Sequence[int], classes: int, redundancy: int, initialization: Initialization
-) -> list[Tensor]:
+def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: int) -> list[Tensor]:
     """Initial weights: for each width D a float32 CPU tensor (N, C, D), each branch orthogonal.
 
-    - "independent": a branch is keyed by its place and its distance from the last branch, so the last one is
-      the same for every redundancy.
-    - "sequence": one generator draws branch 0 to N-1 of the first place, then of the next, as a plain loop
-      over `nn.Linear` layers would. The last branch then depends on the redundancy.
-
-    The global random state is not touched, and the draw is on the CPU whatever device the model is on.
+    A branch is keyed by its place and its distance from the last branch, so the last one is the same for every
+    redundancy. The global random state is not touched, and the draw is on the CPU whatever device the model is on.
     """
-    stream = generator(seed, "branches in sequence")
     drawn = []
     for place, width in enumerate(widths):
         # Named, since torch's default device and type are the user's to change.
         weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
         for index, weight_CD in enumerate(weights_NCD):
-            if initialization == "independent":
-                stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {place}")
+            stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {place}")
             nn.init.orthogonal_(weight_CD, generator=stream)
         drawn.append(weights_NCD)
     return drawn
 
 
-def choice_key(seed: int, place: int) -> int:
-    """The key under which a place draws its live branch."""
-    return key(seed, f"live branch at place {place}")
-
-
-def choose_branch(activation: Activation, place_key: int | Tensor, step: Tensor, redundancy: int) -> Tensor:
-    """Index of the live branch in training forward number `step` (from 0), as an integer tensor like `step`.
-
-    "cycle" takes the branches in turn, the same one at every place; "random" draws one for each place and step.
-    A function of its arguments alone: ranks with the same step agree without talking.
-    """
-    if activation == "cycle":
-        return step % redundancy
-    # The sign bit is dropped: the remainder must not be negative.
-    keys = place_key if isinstance(place_key, Tensor) else torch.full_like(step, place_key)
-    return (bits(keys, step) & (2**63 - 1)) % redundancy
-
-
 class Head(nn.Module):
-    """What the heads share: how many branches there are, and which is live."""
+    """What the heads share: how many branches there are, and which are live."""
 
-    def __init__(self, width: int, redundancy: int, activation: Activation, place_key: int, positions: int) -> None:
+    def __init__(self, width: int, redundancy: int, activation: Activation, positions: int) -> None:
         super().__init__()
         self.width = width
         self.redundancy = redundancy
         self.activation: Activation = activation
-        self.place_key = place_key
         self.positions = positions
 
     @abstractmethod
@@ -91,25 +63,34 @@ class Head(nn.Module):
         """Where the weights are; None for a head without any."""
         return next((value.device for value in self.parameters()), None)
 
+    def check_feature(self, place: str, feature: Tensor, width: int) -> None:
+        """Raise a `UsageError` where a place's feature is not like that of the sample."""
+        device = self.device()
+        if device is not None and feature.device != device:
+            raise UsageError(
+                f"place {place!r} is on {feature.device}, its branches on {device}: move the branches "
+                "with the model, branches.to(device)"
+            )
+        if width != self.width:
+            raise UsageError(
+                f"place {place!r} now gives {width} features, and gave {self.width} on the sample: attach "
+                "with a sample of the shape used in training"
+            )
+
     @abstractmethod
     def as_module(self) -> nn.Module:
         """The last branch as a module of torch, from what the head reads to logits."""
-
-    def chosen(self, step: Tensor) -> Tensor:
-        """The index (1,) of the live branch; a tensor, since a compiled graph must not be rebuilt for every choice."""
-        return choose_branch(self.activation, self.place_key, step, self.redundancy).reshape(1)
 
 
 class LinearHead(Head):
     """N linear maps from D features to C classes, without bias unless one is given.
 
-    What can be live is a parameter, the rest a buffer: an optimizer, DDP's reducer and autograd meet live
-    weights only.
+    Live weights are parameters, the rest are buffers: an optimizer, DDP's reducer and autograd meet live weights only.
 
     | activation | `live` | `idle` |
     |---|---|---|
     | last | (C, D), the last branch | (N-1, C, D) |
-    | all, random, cycle | (N, C, D) | none |
+    | all | (N, C, D) | none |
 
     `bias` is (C,) or (N, C), like the live weights; idle branches have none.
     """
@@ -118,10 +99,8 @@ class LinearHead(Head):
     idle: Tensor | None
     bias: nn.Parameter | None
 
-    def __init__(
-        self, weights_NCD: Tensor, activation: Activation, bias_C: Tensor | None, place_key: int, positions: int = 0
-    ) -> None:
-        super().__init__(weights_NCD.shape[-1], len(weights_NCD), activation, place_key, positions)
+    def __init__(self, weights_NCD: Tensor, activation: Activation, bias_C: Tensor | None, positions: int) -> None:
+        super().__init__(weights_NCD.shape[-1], len(weights_NCD), activation, positions)
         last = activation == "last"
         self.live = nn.Parameter(weights_NCD[-1].clone() if last else weights_NCD.clone())
         self.register_buffer("idle", weights_NCD[:-1].clone() if last and self.redundancy > 1 else None)
@@ -157,18 +136,9 @@ class LinearHead(Head):
         layer.to(weight.device, weight.dtype).load_state_dict(state)
         return layer
 
-    def live_weights(self, step: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the branch or branches that give logits: (C, D), or (N, C, D) where all do."""
-        if self.activation not in ("random", "cycle"):
-            return self.live, self.bias
-        assert step is not None
-        index = self.chosen(step)
-        bias = None if self.bias is None else self.bias.index_select(0, index).squeeze(0)
-        return self.live.index_select(0, index).squeeze(0), bias
-
-    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
+    def forward(self, feature: Tensor) -> Tensor:
         """Logits of the live branch; where all are live, with a leading axis N."""
-        weight, bias = self.live_weights(step)
+        weight, bias = self.live, self.bias
         # One product for all branches that are live.
         flat, added = weight.flatten(0, -2), None if bias is None else bias.flatten()
         with without_autocast(weight):
@@ -180,17 +150,17 @@ class LinearHead(Head):
         return product.unflatten(-1, weight.shape[:2]).movedim(-2, 0) if weight.ndim == 3 else product
 
 
-def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Tensor | None) -> Tensor:
+def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor]) -> Tensor:
     """Logits (K, B, C) or (K, N, B, C) of several places of one width, one dtype and one batch by one product."""
-    weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
-    weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
+    weight = torch.stack([head.live for head in heads])  # (K, C, D) or (K, N, C, D)
+    biases: list[Tensor] = [head.bias for head in heads if head.bias is not None]
     with without_autocast(weight):
         features = torch.stack(list(rows)).to(weight.dtype)
         flat = weight.flatten(1, -2).mT
-        if biases[0] is None:
-            product = torch.bmm(features, flat)
-        else:
+        if biases:
             product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(1), features, flat)
+        else:
+            product = torch.bmm(features, flat)
     if weight.ndim == 4:
         product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
     return product
@@ -208,10 +178,8 @@ def without_autocast(weight: Tensor) -> AbstractContextManager[object]:
 class ModuleHead(Head):
     """N modules. With activation `last` the last is live and the states of the others are buffers."""
 
-    def __init__(
-        self, modules: Sequence[nn.Module], width: int, activation: Activation, place_key: int, positions: int
-    ) -> None:
-        super().__init__(width, len(modules), activation, place_key, positions)
+    def __init__(self, modules: Sequence[nn.Module], width: int, activation: Activation, positions: int) -> None:
+        super().__init__(width, len(modules), activation, positions)
         last = activation == "last"
         self.live = nn.ModuleList(modules[-1:] if last else modules)
         if last and len(modules) > 1:
@@ -227,26 +195,22 @@ class ModuleHead(Head):
     def as_module(self) -> nn.Module:
         return self.live[-1]
 
-    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
-        """Logits as in `LinearHead`; a branch that is chosen at random is chosen among the logits of all."""
+    def forward(self, feature: Tensor) -> Tensor:
+        """Logits as in `LinearHead`."""
         first = next(self.parameters(), None)
         # Under autocast the module's own layers choose, as they would in the model.
         if first is not None and not torch.is_autocast_enabled(first.device.type):
             feature = feature.to(first.dtype)
         if self.activation == "last":
             return self.live[0](feature)
-        logits = torch.stack([module(feature) for module in self.live])
-        if self.activation == "all":
-            return logits
-        assert step is not None
-        return logits.index_select(0, self.chosen(step)).squeeze(0)
+        return torch.stack([module(feature) for module in self.live])
 
 
 class TiedHead(Head):
     """Modules that belong to the model, called one after the other. They stay the model's: no state of their own."""
 
     def __init__(self, parts: Sequence[nn.Module], width: int, positions: int) -> None:
-        super().__init__(width, 1, "last", 0, positions)
+        super().__init__(width, 1, "last", positions)
         self.parts = tuple(parts)  # a tuple is no submodule
 
     def num_weights(self) -> int:
@@ -255,7 +219,7 @@ class TiedHead(Head):
     def as_module(self) -> nn.Module:
         return nn.Sequential(*self.parts)
 
-    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
+    def forward(self, feature: Tensor) -> Tensor:
         """Logits, in the precision of the model."""
         for part in self.parts:
             feature = part(feature)
@@ -278,7 +242,6 @@ def make_heads(
     outputs: int,
     redundancy: int,
     activation: Activation,
-    initialization: Initialization,
     bias: Tensor | None,
     seed: int,
     dtype: torch.dtype | None,
@@ -289,16 +252,14 @@ def make_heads(
     widths = [width_of(features[name], readers[name].positions) for name in kinds]
     linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if kind == "linear"]
     check_weight_count(linear, outputs, redundancy)
-    drawn = (
-        draw_branches(seed, widths, outputs, redundancy, initialization) if linear else [torch.empty(0)] * len(widths)
-    )
+    drawn = draw_branches(seed, widths, outputs, redundancy) if linear else []
     heads: dict[str, Head] = {}
     for index, ((name, kind), width) in enumerate(zip(kinds.items(), widths, strict=True)):
-        feature, positions, place_key = features[name], readers[name].positions, choice_key(seed, index)
+        feature, positions = features[name], readers[name].positions
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         wide = torch.promote_types(feature.dtype, torch.float32) if dtype is None else dtype
         if kind == "linear":
-            heads[name] = LinearHead(drawn[index], activation, bias, place_key, positions).to(feature.device, wide)
+            heads[name] = LinearHead(drawn[index], activation, bias, positions).to(feature.device, wide)
             continue
         if kind == "tied" or isinstance(kind, nn.Module):
             if redundancy > 1 or activation != "last":
@@ -315,11 +276,11 @@ def make_heads(
             if elsewhere or _belongs(parts, own):
                 heads[name] = TiedHead(parts, width, positions)
             else:
-                heads[name] = ModuleHead([parts[0].to(feature.device)], width, activation, place_key, positions)
+                heads[name] = ModuleHead([parts[0].to(feature.device)], width, activation, positions)
         else:
             modules = module_heads(kind, seed, index, width, outputs, redundancy, name, positions)
             _refuse_lazy(name, modules)
-            heads[name] = ModuleHead(modules, width, activation, place_key, positions).to(feature.device, wide)
+            heads[name] = ModuleHead(modules, width, activation, positions).to(feature.device, wide)
         _check_fit(name, heads[name], feature, outputs)
     return heads
 

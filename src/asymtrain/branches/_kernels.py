@@ -40,16 +40,15 @@ _NUMBERS = [
 _WIDTH = tl.constexpr(0)
 _ROW = tl.constexpr(1)  # strides of rows (B, D) in a place's features, or in what they were averaged to
 _COLUMN = tl.constexpr(2)
-_OF_ROW = tl.constexpr(3)  # the stride between rows of the gradient
-_POSITIONS = tl.constexpr(4)
-_START = tl.constexpr(5)  # the first program of the place in `_gradients`
-_POOL_START = tl.constexpr(6)  # and in `_pool`
-_POOLED = tl.constexpr(7)  # where its means begin
-_FROM_ROW = tl.constexpr(8)  # strides in the features
-_FROM_COLUMN = tl.constexpr(9)
-_FROM_POSITION = tl.constexpr(10)
-_OTHER = tl.constexpr(11)  # whether its features have the second of two types
-_FIELDS = tl.constexpr(12)
+_POSITIONS = tl.constexpr(3)
+_START = tl.constexpr(4)  # the first program of the place in `_gradients`
+_POOL_START = tl.constexpr(5)  # and in `_pool`
+_POOLED = tl.constexpr(6)  # where its means begin
+_FROM_ROW = tl.constexpr(7)  # strides in the features
+_FROM_COLUMN = tl.constexpr(8)
+_FROM_POSITION = tl.constexpr(9)
+_OTHER = tl.constexpr(10)  # whether its features have the second of two types
+_FIELDS = tl.constexpr(11)
 
 
 @triton.jit
@@ -272,11 +271,11 @@ def _gradients(
             w = tl.load(weight + c[:, None] * width, mask=(c[:, None] < classes) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, w, total, input_precision=PRECISION)
         scale /= tl.load(own + _POSITIONS).to(tl.float32)
-        rows_out = _address(of_rows, place, K, OUT) + b[:, None] * tl.load(own + _OF_ROW) + d[None, :]
+        rows_out = _address(of_rows, place, K, OUT) + b[:, None] * width + d[None, :]
         of_row = total * scale
         inside = (b[:, None] < batch) & (d[None, :] < width)
         if OTHER is not None:
-            beside = _address(of_rows, place, K, OTHER) + b[:, None] * tl.load(own + _OF_ROW) + d[None, :]
+            beside = _address(of_rows, place, K, OTHER) + b[:, None] * width + d[None, :]
             tl.store(beside, of_row.to(OTHER), mask=inside & (tl.load(own + _OTHER) != 0))
             inside = inside & (tl.load(own + _OTHER) == 0)
         tl.store(rows_out, of_row.to(OUT), mask=inside)
@@ -296,7 +295,6 @@ class Launches:
         mixed = len(self.types) > 1
         # Rows of two types are copied to float32 as means are, so that products read one.
         self.means = mixed or any(place.positions > 1 for place in places)
-        self.zeros = any(place.sparse for place in places)
         widths = [place.width for place in places]
         large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
         tile, depth = (64, 16) if large else (32, 32)
@@ -309,8 +307,7 @@ class Launches:
         # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
         # the rest are views of one buffer, whatever their types, made at once where all are alike.
         self.own = [
-            not place.sparse and place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1)
-            for place in places
+            place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1) for place in places
         ]
         each = [dtype.itemsize for dtype in dtypes]
         sizes = [0 if own else place.size * size for own, place, size in zip(self.own, places, each, strict=True)]
@@ -322,7 +319,7 @@ class Launches:
             shape, strides, apart = self.views[1]
             self.alike = (count, *shape), (apart, *strides)
         table: list[tuple[int, ...]] = [
-            (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.row, p.positions, start, pool_start,
+            (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.positions, start, pool_start,
              mean // 4, *p.strides, other)
             for p, start, pool_start, mean, other in zip(places, starts, pool_starts, means, self.kinds, strict=True)
         ]  # fmt: skip
@@ -412,10 +409,10 @@ class Launches:
         return [*of_features, *of_weights, *of_biases]
 
     def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Gradients by features, not written yet but for zeros."""
+        """Gradients by features, not written yet."""
         if not self.of_rows:
             return [torch.empty_like(feature) for feature in features]
-        buffer = (features[0].new_zeros if self.zeros else features[0].new_empty)(self.of_rows)
+        buffer = features[0].new_empty(self.of_rows)
         if self.alike is not None:
             return buffer.as_strided(*self.alike).unbind()
         buffers = [buffer] if len(self.types) == 1 else [buffer.view(dtype) for dtype in self.types]

@@ -18,7 +18,7 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows, without_masked
 
-Activation = Literal["last", "all", "random", "cycle"]
+Activation = Literal["last", "all"]
 BranchReduction = Literal["sum", "mean"]
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Resize = Literal["targets", "logits"]
@@ -253,18 +253,31 @@ def _check_mask(mask: Tensor, targets: Tensor, count: int) -> None:
         )
 
 
-def refuse_other_masks(mask: Tensor) -> None:
-    """Refuse the model's own mask where 1 or more does not mean that a position counts.
+def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) -> bool:
+    """Refuse targets that are the model's own tokens where they need a shift, or are shifted twice.
 
-    One that is added to attention scores is 0 there and below 0 at padding; torch's `key_padding_mask` is False there.
-    Floats other than 0 and 1 may be weights, which nothing here reads.
+    Returns whether the targets could be compared with the tokens.
     """
-    wrong = (mask != 0) & (mask != 1) if mask.is_floating_point() else mask < 0
-    if wrong.any() or not mask.any():
+    if not isinstance(targets, Tensor) or targets.is_meta or tokens.shape != targets.shape:
+        return False
+    targets = targets.to(tokens.device)
+
+    def equal(goals: Tensor, words: Tensor) -> bool:
+        same = goals == words
+        return bool((same | (goals == ignore_index)).all() & same.any())
+
+    copied = equal(targets, tokens)
+    if copied and not shift:
         raise UsageError(
-            "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
-            "model's arguments that returns such a mask, or with mask=None"
+            "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
+            "learn the next token, or with shift=0 if copying is meant"
         )
+    if shift and not copied and equal(targets[:, :-1], tokens[:, 1:]):
+        raise UsageError(
+            "the targets are the model's inputs shifted by one already, and shift=1 would shift them again: attach "
+            "with shift=0, or give the unshifted tokens as targets (with shift=2 to learn the token after the next)"
+        )
+    return True
 
 
 def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:

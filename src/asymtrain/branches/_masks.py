@@ -2,7 +2,7 @@
 
 A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each place gets that of
 its own side, and never the other's. So it is with a model of text and images: the usual argument is the mask of those
-places alone that an experiment shows to have its positions (`_dry_run.masked_places`).
+places alone that have its positions (`_dry_run.masked_places`).
 """
 
 import inspect
@@ -76,7 +76,22 @@ def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
     return given
 
 
-def refuse_inverted(rule: MaskRule | None, mask: Tensor) -> None:
+def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
+    """Refuse the model's own mask where 1 or more does not mean that a position counts.
+
+    One that is added to attention scores is 0 there and below 0 at padding; torch's `key_padding_mask` is False there.
+    Floats other than 0 and 1 may be weights, which nothing here reads.
+    """
+    wrong = (mask != 0) & (mask != 1) if mask.is_floating_point() else mask < 0
+    if wrong.any() or not mask.any():
+        raise UsageError(
+            "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
+            "model's arguments that returns such a mask, or with mask=None"
+        )
+    _refuse_inverted(rule, mask)
+
+
+def _refuse_inverted(rule: MaskRule | None, mask: Tensor) -> None:
     """Refuse an argument that is 1 at padding, where a batch shows it.
 
     Of rows that are padded to the longest, that one then counts nothing, no row counts as a whole, and all count at

@@ -9,7 +9,7 @@ more give (B, D, H, W): tokens and maps as heads of either kind take them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -99,26 +99,22 @@ class Pooled(NamedTuple):
     batch: int = 0
     width: int = 1
 
-    def behind_an_axis(self) -> "Pooled":
-        """The same of features that lie side by side along a first axis."""
-        token = None if self.token is None else self.token + 1
-        return Pooled(tuple(axis + 1 for axis in self.axes), token, self.batch + 1, self.width + 1)
-
 
 class Place(NamedTuple):
     """Where a place's numbers lie in its feature, and in the gradient by it."""
 
     width: int
     strides: tuple[int, int, int]  # of the feature, by sample, width and position
-    positions: int  # over which it is averaged; 1 of rows and class tokens
-    size: int  # elements of the gradient, which is zero where none is written
+    positions: int  # over which it is averaged; 1 of rows
+    size: int  # elements of the gradient that are written
     gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
-    row: int  # its stride by sample
-    sparse: bool
 
 
 def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
-    """None where there is nothing, memory holds the negatives (`conj`), or positions lie at more than one distance."""
+    """The place of rows or means.
+
+    None where there is nothing, memory holds the negatives (`conj`), or positions lie at more than one distance.
+    """
     axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
     if not feature.numel() or feature.is_neg():
         return None
@@ -126,12 +122,9 @@ def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
         return None
     shape, batch, width = tuple(feature.shape), feature.shape[pooled.batch], feature.shape[pooled.width]
     strides = feature.stride(pooled.batch), feature.stride(pooled.width), feature.stride(axes[-1]) if axes else 0
-    if pooled.token is not None:
-        whole = tuple(accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
-        return Place(width, strides, 1, math.prod(shape), (shape, whole), whole[pooled.batch], True)
     spread = tuple({pooled.batch: width, pooled.width: 1}.get(axis, 0) for axis in range(len(shape)))
     positions = math.prod(shape[axis] for axis in pooled.axes)
-    return Place(width, strides, positions, batch * width, (shape, spread), width, False)
+    return Place(width, strides, positions, batch * width, (shape, spread))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from torch import Tensor, nn
 
-from asymtrain.branches._dry_run import call, undisturbed
+from asymtrain.branches._forwards import call_model, preserve_state
 from asymtrain.branches._nested import first_feature, tensors_in
 from asymtrain.branches._places import ROOT, repeated_blocks
 from asymtrain.errors import UsageError
@@ -28,10 +28,10 @@ def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module
 
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    with ExitStack() as hooks, undisturbed(model):
+    with ExitStack() as hooks, preserve_state(model):
         for module in (*norms, *linear):
             hooks.callback(module.register_forward_hook(after).remove)
-        results = [_memory(tensor) for tensor in tensors_in(call(model, sample))]
+        results = [_memory(tensor) for tensor in tensors_in(call_model(model, sample))]
         found = [(layer, taken) for layer, taken, made in calls if layer in linear and _memory(made) in results]
         if not found:
             raise UsageError(

@@ -4,18 +4,15 @@ Pure functions, and a log for a training loop. A cosine with a zero gradient is 
 never NaN.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from asymtrain.gradients._alignment import (
-        Alignment,
-        AlignmentLog,
-        AlignmentSummary,
-        LayerAlignment,
-        alignment,
-        backward_with_alignment,
-        cosine,
-    )
+from asymtrain.gradients._alignment import (
+    Alignment,
+    AlignmentLog,
+    AlignmentSummary,
+    LayerAlignment,
+    alignment,
+    backward_with_alignment,
+    cosine,
+)
 
 __all__ = [
     "Alignment",
@@ -26,13 +23,3 @@ __all__ = [
     "backward_with_alignment",
     "cosine",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """A public name when it is first asked for, and torch with it: the intervals of `_intervals` need none."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from asymtrain.gradients import _alignment
-
-    globals().update({public: getattr(_alignment, public) for public in __all__})
-    return globals()[name]

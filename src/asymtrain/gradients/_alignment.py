@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import COSINES, CosineSummary, batch_means, deviation, mean
+from asymtrain.intervals import COSINES, CosineSummary, batch_means, deviation, mean
 
 
 @dataclass(frozen=True)

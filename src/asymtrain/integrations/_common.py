@@ -1,4 +1,4 @@
-"""What the adapters share: labels, losses, parameters in an optimizer, gradients between ranks, where branches end."""
+"""What the adapters share: their settings, labels, losses, parameters in an optimizer, gradients between ranks."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,8 +11,80 @@ from torch.optim import Optimizer
 
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients import AlignmentLog
 
 LABELS = ("labels", "label", "targets", "target", "y")
+
+
+class Adapter:
+    """Settings that every adapter takes, the auxiliary loss of a batch by them, and where the branches end."""
+
+    branches: Branches | None  # None until a callback has attached them
+
+    def _take_settings(
+        self,
+        alpha: float,
+        branches: Branches | None,
+        targets: Callable[[Any], Tensor],
+        until: float | None,
+        branch_options: Mapping[str, Any] | None,
+    ) -> None:
+        check_settings(alpha, until, targets)
+        self.alpha, self.branches, self.targets = alpha, branches, targets
+        self.until, self.branch_options = until, branch_options
+        self.alignments = AlignmentLog()
+        self._last_step = math.inf  # how many optimizer steps have branches
+
+    def _targets_in(self, batch: Any) -> Tensor:
+        assert self.branches is not None
+        return targets_of(batch, self.targets, self.branches)
+
+    def _losses(self, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
+
+        Handed over as logits, which the branches do not check for drift between ranks: see `_average_gradients`.
+        """
+        assert self.branches is not None
+        losses = self.branches.losses(targets, logits=self.branches.take())
+        weights = self.branches.settings.weights
+        weighted = [weights[place] * loss if place in weights else loss for place, loss in losses.items()]
+        return sum(weighted, torch.zeros_like(main)), losses
+
+    def _total(self, main: Tensor, auxiliary: Tensor) -> Tensor:
+        """The loss to train on.
+
+        With alpha 0 nothing is added, not even zeros: clipping by the norm of all gradients would see them.
+        """
+        return main + self.alpha * auxiliary if self.alpha else main
+
+    def _join(self, optimizer: Any) -> "OptimizerPart":
+        """Put the branches' parameters into an optimizer, where they are not in a group of their own already."""
+        assert self.branches is not None
+        part = OptimizerPart(optimizer, self.branches)
+        add_parameters(optimizer, self.branches.named_parameters())
+        return part
+
+    def _end_within(self, steps: float) -> None:
+        """Note where the branches end in a training of so many optimizer steps."""
+        self._last_step = last_step(self.until, steps)
+
+    def _average_gradients(self) -> None:
+        """Make the branches' gradients equal on all ranks, as DDP does for the model that it wraps.
+
+        After every backward: the mean of what was averaged before stays what it was, so accumulation needs no care.
+        """
+        if self.branches is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return
+        ranks = torch.distributed.get_world_size()
+        for value in self.branches.parameters() if ranks > 1 else ():
+            if value.grad is not None:
+                torch.distributed.all_reduce(value.grad)
+                value.grad.div_(ranks)
+
+    def _strip_at(self, step: float, optimizers: Any) -> None:
+        """Strip where the branches have ended by this step."""
+        if step >= self._last_step and self.branches is not None and not self.branches.stripped:
+            self.branches.strip(optimizers)
 
 
 def labels_of(batch: Any) -> Tensor:
@@ -32,6 +104,13 @@ def labels_of(batch: Any) -> Tensor:
     return labels
 
 
+def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Losses under the names by which they are logged."""
+    named = {"main_loss": main, "auxiliary_loss": auxiliary, "branch_loss": auxiliary}
+    named |= {f"branch_loss/{place}": loss for place, loss in losses.items()}
+    return {name: loss.detach() for name, loss in named.items()}
+
+
 def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches) -> Tensor:
     """The targets of the branches in a batch.
 
@@ -45,24 +124,6 @@ def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches)
         )
     by_row = targets is labels_of and any(callable(reader.pool) for reader in branches.readers.values())
     return found.flatten() if by_row and found.ndim > 1 and not found.is_floating_point() else found
-
-
-def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
-
-    Handed over as logits, which the branches do not check for drift between ranks: see `average_gradients`.
-    """
-    losses = branches.losses(targets, logits=branches.take())
-    weights = branches.settings.weights
-    weighted = [weights[place] * loss if place in weights else loss for place, loss in losses.items()]
-    return sum(weighted, torch.zeros_like(main)), losses
-
-
-def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Losses under the names by which they are logged."""
-    named = {"main_loss": main, "auxiliary_loss": auxiliary, "branch_loss": auxiliary}
-    named |= {f"branch_loss/{place}": loss for place, loss in losses.items()}
-    return {name: loss.detach() for name, loss in named.items()}
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -208,17 +269,3 @@ class OptimizerPart:
         ours = {names[id(value)]: optimizer.state[value] for value in self.branches.parameters()
                 if value in optimizer.state}  # fmt: skip
         return {**saved, "state": {**saved["state"], **ours}, "param_groups": groups}
-
-
-def average_gradients(branches: nn.Module) -> None:
-    """Make the branches' gradients equal on all ranks, as DDP does for the model that it wraps.
-
-    After every backward: the mean of what was averaged before stays what it was, so accumulation needs no care.
-    """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    ranks = torch.distributed.get_world_size()
-    for value in branches.parameters() if ranks > 1 else ():
-        if value.grad is not None:
-            torch.distributed.all_reduce(value.grad)
-            value.grad.div_(ranks)

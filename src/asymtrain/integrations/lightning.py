@@ -23,20 +23,8 @@ from torch.optim import Optimizer
 
 from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, how_to_install, unknown_name
-from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import (
-    OptimizerPart,
-    add_group,
-    add_parameters,
-    average_gradients,
-    check_settings,
-    device_of,
-    labels_of,
-    last_step,
-    losses_in_training,
-    named_losses,
-    targets_of,
-)
+from asymtrain.gradients import alignment
+from asymtrain.integrations._common import Adapter, OptimizerPart, add_group, device_of, labels_of, named_losses
 
 try:
     from lightning.fabric.utilities import move_data_to_device
@@ -47,7 +35,7 @@ except ImportError as error:
 _WRAPPED = ("training_step", "configure_optimizers")
 
 
-class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional, and untyped where it is missing
+class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is optional, and untyped where it is missing
     """Trains a LightningModule with branches, which are removed before `fit` returns.
 
     Checkpoints hold the module's weights under the module's own names, so they load into the bare module with
@@ -87,18 +75,14 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         **options: Any,
     ) -> None:
         super().__init__()
-        check_settings(alpha, until, targets)
+        self._take_settings(alpha, branches, targets, until, branch_options)
         said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
         if options if branches is not None else not said:
             raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")
-        self.alpha, self.branches, self.model, self.sample = alpha, branches, model, sample
-        self.targets, self.every, self.options = targets, every, options
-        self.until, self.branch_options = until, branch_options
+        self.model, self.sample, self.every, self.options = model, sample, every, options
         self.given = branches is not None
-        self.alignments = AlignmentLog()
         self._restored: Mapping[str, Any] = {}
         self._parts: list[OptimizerPart] = []
-        self._last = math.inf
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wrap the module's two methods, before anything of the fit is built."""
@@ -129,7 +113,12 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
             options = self.branch_options
             with _new_optimizers(lambda new: add_group(new, branches, options)) if options else nullcontext():
                 configured = own_optimizers()
-            self._parts = [self._join(optimizer, branches) for optimizer in _optimizers_in(configured)]
+            self._parts = [self._join(optimizer) for optimizer in _optimizers_in(configured)]
+            if options and not all(part.own for part in self._parts):
+                raise UsageError(
+                    "branch_options make a parameter group, which schedulers must count: make the optimizer inside "
+                    "configure_optimizers"
+                )
             return configured
 
         pl_module.training_step, pl_module.configure_optimizers = training_step, configure_optimizers
@@ -139,22 +128,21 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         for part, restored in zip(self._parts, self._restored.get("optimizers", ()), strict=False):
             part.load_state_dict(restored)
         self._restored = {}
-        self._last = last_step(self.until, trainer.estimated_stepping_batches)
-        self._strip_at(trainer.global_step, trainer)
+        self._end_within(trainer.estimated_stepping_batches)
+        self._strip_at(trainer.global_step, trainer.optimizers)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Strip where the branches end, before a checkpoint of this step is written."""
-        self._strip_at(trainer.global_step, trainer)
+        self._strip_at(trainer.global_step, trainer.optimizers)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Between ranks the branches are not in DDP's hands."""
-        if self.branches is not None:
-            average_gradients(self.branches)
+        self._average_gradients()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Strip, after the last checkpoint of the fit was written."""
         self._unwrap(pl_module)
-        self._strip_at(math.inf, trainer)
+        self._strip_at(math.inf, trainer.optimizers)
         for part in self._parts:
             part.remove()
 
@@ -195,8 +183,8 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         main = output["loss"] if isinstance(output, Mapping) else output
         if main is None or self.branches is None or self.branches.stripped:
             return output
-        targets = targets_of(batch, self.targets, self.branches)
-        auxiliary, losses = losses_in_training(self.branches, targets, main)
+        targets = self._targets_in(batch)
+        auxiliary, losses = self._losses(targets, main)
         every = trainer.log_every_n_steps if self.every is None else self.every
         if every and auxiliary.requires_grad and (trainer.global_step + 1) % every == 0:
             logged = named_losses(main, auxiliary, losses)
@@ -205,23 +193,8 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
             if measured.cosine is not None:
                 logged["gradient_cosine"] = torch.tensor(measured.cosine)
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))
-        # With alpha 0 nothing is added, not even zeros: Lightning clips by the norm of all gradients that there are.
-        total = main + self.alpha * auxiliary if self.alpha else main
+        total = self._total(main, auxiliary)
         return {**output, "loss": total} if isinstance(output, Mapping) else total
-
-    def _join(self, optimizer: Optimizer, branches: Branches) -> OptimizerPart:
-        part = OptimizerPart(optimizer, branches)
-        if self.branch_options and not part.own:
-            raise UsageError(
-                "branch_options make a parameter group, which schedulers must count: make the optimizer inside "
-                "configure_optimizers"
-            )
-        add_parameters(optimizer, branches.named_parameters())
-        return part
-
-    def _strip_at(self, step: float, trainer: Any) -> None:
-        if step >= self._last and self.branches is not None and not self.branches.stripped:
-            self.branches.strip(trainer.optimizers)
 
     def _unwrap(self, module: nn.Module) -> None:
         for name in _WRAPPED:

@@ -23,20 +23,8 @@ from torch import Tensor
 
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageError, UsageWarning, how_to_install
-from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import (
-    OptimizerPart,
-    add_group,
-    add_parameters,
-    average_gradients,
-    check_settings,
-    device_of,
-    labels_of,
-    last_step,
-    losses_in_training,
-    named_losses,
-    targets_of,
-)
+from asymtrain.gradients import alignment
+from asymtrain.integrations._common import Adapter, OptimizerPart, add_group, device_of, labels_of, named_losses
 
 try:
     from safetensors.torch import load_file, save_file
@@ -50,7 +38,7 @@ OPTIMIZER_FILE = "branches_optimizer.pt"
 _Trainer: Any = object  # what the mixin stands before
 
 
-class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in the class that uses it
+class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are found in the class that uses it
     """Before `Trainer`, or a subclass of it, in the bases of a class; `BranchesTrainer` is that class for `Trainer`.
 
     Args:
@@ -78,6 +66,8 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
     Branches are of one training: `train` strips them at its end, and warns where it is called again.
     """
 
+    branches: Branches
+
     def __init__(
         self,
         *args: Any,
@@ -89,7 +79,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         cosine: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_settings(alpha, until, targets)
+        self._take_settings(alpha, branches, targets, until, branch_options)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
@@ -99,10 +89,8 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
                 "branch_options make a parameter group, and the scheduler that you gave has counted the groups: give "
                 "optimizers=(optimizer, None), or put branches.parameters() into a group of that optimizer yourself"
             )
-        self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
-        self.until, self.branch_options = until, branch_options
+        self.cosine = cosine
         self.branches.to(device_of(self.model))
-        self.alignments = AlignmentLog()
         self._part: OptimizerPart | None = None
         self._resumed: Mapping[str, Any] | None = None  # the branches' part of the optimizer in a checkpoint
         self._count: Tensor | None = None  # targets in the batches of this optimizer step
@@ -130,7 +118,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
             return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
         targets = self._targets_in(inputs)  # before label smoothing takes them out of the inputs
         main, outputs, is_mean = self._main_loss(model, inputs, kwargs)
-        auxiliary, losses = losses_in_training(self.branches, targets, main)
+        auxiliary, losses = self._losses(targets, main)
         batches = self.current_gradient_accumulation_steps
         # Where the main loss is the mean of this batch alone, it counts as often as there are batches; the trainer
         # divides the sum by their number, or does not.
@@ -144,8 +132,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         every = self.state.logging_steps
         if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self.model))
-        # With alpha 0 nothing is added, not even zeros: the training of the trainer alone, bit for bit.
-        total = main + self.alpha * auxiliary if self.alpha else main
+        total = self._total(main, auxiliary)
         return (total, outputs) if return_outputs else total
 
     def _main_loss(self, model: Any, inputs: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Any, bool]:
@@ -166,7 +153,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A step, after which the branches' gradients are equal on all ranks: they are not in DDP's hands."""
         loss: Tensor = super().training_step(*args, **kwargs)
-        average_gradients(self.branches)
+        self._average_gradients()
         return loss
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,8 +163,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
             return optimizer
         if self.branch_options:
             add_group(optimizer, self.branches, self.branch_options)
-        add_parameters(optimizer, self.branches.named_parameters())
-        self._part = OptimizerPart(optimizer, self.branches)
+        self._part = self._join(optimizer)
         return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -194,8 +180,6 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
             folder = get_last_checkpoint(self.args.output_dir)
         if folder and (Path(folder) / FILE).exists():
             self.branches.load_state_dict(load_file(Path(folder) / FILE))
-        self._resumed = None
-        if folder and (Path(folder) / OPTIMIZER_FILE).exists():
             self._resumed = torch.load(Path(folder) / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -208,9 +192,6 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
                 logs["gradient_cosine"] = latest
             self._sums = {}
         super().log(logs, *args, **kwargs)
-
-    def _targets_in(self, inputs: Any) -> Tensor:
-        return targets_of(inputs, self.targets, self.branches)
 
     def _count_targets(self, targets: Tensor, inputs: Any) -> Tensor:
         """The targets that count in the loss: neither ignored, nor masked, nor shifted out."""
@@ -279,19 +260,18 @@ class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is op
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.branches = trainer, trainer.branches
-        self.last = math.inf
 
     def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """A training that is resumed goes on with the branches' part of the optimizer, or has left them behind."""
         if self.trainer._resumed is not None and not self.branches.stripped:
             self.trainer._part.load_state_dict(self.trainer._resumed)
-        self.last = last_step(self.trainer.until, state.max_steps)
-        self._strip_at(state.global_step, optimizer)
+        self.trainer._end_within(state.max_steps)
+        self.trainer._strip_at(state.global_step, optimizer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """The trainer clears the gradients of its model, not those of its optimizer."""
         self.branches.zero_grad()
-        self._strip_at(state.global_step, optimizer)
+        self.trainer._strip_at(state.global_step, optimizer)
         if control.should_log:
             self.trainer._average_sums()
 
@@ -309,10 +289,6 @@ class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is op
 
     def on_train_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """The best model, where that was asked for, is loaded already."""
-        self._strip_at(math.inf, optimizer)
+        self.trainer._strip_at(math.inf, optimizer)
         if self.trainer._part is not None:
             self.trainer._part.remove()
-
-    def _strip_at(self, step: float, optimizer: Any) -> None:
-        if step >= self.last and not self.branches.stripped:
-            self.branches.strip(optimizer)

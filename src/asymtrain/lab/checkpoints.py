@@ -22,17 +22,13 @@ from typing import Any, Literal
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.runs import RunSpec
 
-PLAN, STATE, BEFORE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "before.safetensors", "epochs.jsonl", ".closed"
+PLAN, STATE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "epochs.jsonl", ".closed"
 EXECUTIONS = "plans-*.json"
 # What the runs of a stack share. It decides which code runs: a plan may have been written by others.
 _SOURCES = ("dataset", "dataset_options", "arch", "arch_options", "initial_weights")
-_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)  # DamagedError among them
+_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 Strategy = Literal["batched", "side_by_side"]
-
-
-class DamagedError(ValueError):
-    """A file is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class StackPlan:
     def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
         specs = tuple(RunSpec.from_dict(spec) for spec in values["specs"])
         if len({tuple(getattr(spec, name) for name in _SOURCES) for spec in specs}) != 1:
-            raise DamagedError("its runs have several models or data")
+            raise ValueError("its runs have several models or data")
         return cls(specs, values["path"])
 
     @property
@@ -83,7 +79,7 @@ def checkpointed(store: Path) -> set[str]:
 
 def has_state(folder: Path) -> bool:
     """Is there a checkpoint to go on from? It is not read."""
-    return any((folder / name).is_file() for name in (STATE, BEFORE))
+    return (folder / STATE).is_file()
 
 
 def set_aside(plan: Path) -> None:
@@ -108,7 +104,7 @@ def begun_stacks(folder: Path, on_damage: Callable[[Path], None] = lambda plan: 
         try:
             stack = StackPlan.from_dict(json.loads(file.read_text()))
             if stack.id != file.parent.name:  # the id is a hash of the members
-                raise DamagedError(f"it reads as that of {stack.id}")
+                raise ValueError(f"it reads as that of {stack.id}")
             begun.append(stack)
         except FileNotFoundError:
             continue  # another process has just closed it
@@ -140,9 +136,9 @@ def planned_executions(
             content = json.loads(file.read_text())
             stacks = [StackPlan.from_dict(values) for values in content["stacks"]]
             if file.name != execution_name(stacks):
-                raise DamagedError("its stacks are not those that it was written for")
+                raise ValueError("its stacks are not those that it was written for")
             if content["device"] not in ("cpu", "cuda", "mps", "xpu"):
-                raise DamagedError(f"{content['device']!r} is no kind of device")
+                raise ValueError(f"{content['device']!r} is no kind of device")
             executions.append((file, content["device"], stacks))
         except FileNotFoundError:
             continue  # another process has just removed it

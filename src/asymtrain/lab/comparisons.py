@@ -6,20 +6,17 @@ values in a comparison are `None`: a single pair has no deviation, interval or p
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.gradients._intervals import cut
+from asymtrain.intervals import cut
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
-from asymtrain.lab.statistics import bonferroni, cohen_d_z, holm, t_interval
+from asymtrain.lab.statistics import FEWEST, Decision, bonferroni, cohen_d_z, decide, holm, t_interval
 from asymtrain.lab.statistics.estimates import DIFFERENCES
 from asymtrain.models import display_name
-
-Verdict = Literal["helped", "hurt", "unclear", "few", "constant", "single"]
-FEWEST = 5  # seeds for a word on the effect: the interval of fewer leans on the shape of a distribution nobody has seen
 
 
 def paired(
@@ -129,35 +126,26 @@ def labels(comparison: pd.DataFrame) -> list[str]:
     ]
 
 
-def verdict(row: Mapping[str, Any]) -> Verdict:
-    """What a row of `compare` shows: an effect is clear when its interval excludes zero, over five seeds or more."""
-    if row["n"] == 1:
-        return "single"
-    if row["p"] is None:
-        return "constant"
-    if row["n"] < FEWEST:
-        return "few"
-    if row["points_low"] <= 0 <= row["points_high"]:
-        return "unclear"
-    return "helped" if row["points_low"] > 0 else "hurt"
+def decision(row: Mapping[str, Any]) -> Decision:
+    """The verdict on a row of `compare`, and why: an effect is clear when its interval excludes 0, from 5 seeds on."""
+    return decide(row["points"], row["points_low"], row["points_high"], row["n"])
 
 
 def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
     """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
     name = name or display_name(row["arch"])
-    n, shown = row["n"], verdict(row)
-    points = f"{row['points']:+.1f} points of accuracy"
-    if shown == "single":
+    n, points = row["n"], f"{row['points']:+.1f} points of accuracy"
+    if n == 1:
         text = f"{name}: {points} in one seed; a single pair cannot tell an effect from chance."
-    elif shown == "constant" and row["plain_mean"] == row["asymmetric_mean"]:
+    elif row["p"] is None and row["plain_mean"] == row["asymmetric_mean"]:
         text = f"{name}: the same test accuracy with and without branches in each of {n} seeds."
-    elif shown == "constant":
+    elif row["p"] is None:
         text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
-        opening = {"helped": "the branches helped, ", "hurt": "the branches hurt, ", "unclear": "no clear effect, "}
+        found = decision(row)
         ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
-        few = f"; an effect is called from {FEWEST} seeds on" if shown == "few" else ""
-        text = f"{name}: {opening.get(shown, '')}{points} ({ends}){few}."
+        few = f"; an effect is called from {FEWEST} seeds on" if found.reason == "few seeds" else ""
+        text = f"{name}: {found.verdict}, {points} ({ends}){few}."
     count = "count" if row["plain_diverged"] + row["asymmetric_diverged"] > 1 else "counts"
     text += _runs(row, "diverged", f"diverged and {count} with chance accuracy")
     return text + _runs(row, "at_chance", "stayed at chance accuracy")

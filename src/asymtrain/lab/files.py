@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.machine import is_running
@@ -23,8 +22,8 @@ def at_home(path: Path | str) -> Path:
         raise UsageError(f"{path}: there is no such home folder; write the path without ~") from error
 
 
-def write_whole(contents: Mapping[Path, bytes | bytearray], kept: Mapping[Path, Path] = MappingProxyType({})) -> None:
-    """Give files new content, in the order given; an old file that `kept` names gets the name there.
+def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
+    """Give files new content, in the order given.
 
     All are on the disk before the first gets its name, so that a full disk changes none. What processes that were
     killed while they wrote the same files have left is removed.
@@ -39,9 +38,6 @@ def write_whole(contents: Mapping[Path, bytes | bytearray], kept: Mapping[Path, 
                 opened.flush()
                 os.fsync(opened.fileno())
         for file, written in new.items():
-            if file in kept:
-                with suppress(FileNotFoundError):
-                    file.replace(kept[file])
             written.replace(file)
     finally:
         for written in new.values():

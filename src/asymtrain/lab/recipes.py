@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import unknown_name
-from asymtrain.lab.runs import DEFAULTS, RunSpec, lacks_momentum
+from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 _NOTHING: dict[str, Any] = {
     "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0,
 }  # fmt: skip
 _ORDINARY: dict[str, Any] = {
-    "optimizer": "adamw",
     "learning_rate": 1e-3,
     "weight_decay": 0.05,
     "batch": 128,
@@ -30,7 +29,6 @@ _ORDINARY: dict[str, Any] = {
 RECIPES: dict[str, Mapping[str, Any]] = {
     # Rates, decay and batch are those of the scale; rates and decay are the paper's own for each backbone.
     "paper": {
-        "optimizer": "adamw",
         "decay": "all",
         "schedule": "constant",
         "schedule_by": "epoch",
@@ -50,10 +48,8 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "cutmix": 1.0,
     },
 }
-FIELDS = (*dict.fromkeys(field for recipe in RECIPES.values() for field in recipe), "momentum")
+FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in recipe))
 """What a recipe is made of."""
-SGD: Mapping[str, Any] = {"learning_rate": 0.05, "weight_decay": 5e-4}
-"""What stands in the place of a recipe's rate and decay where sgd is chosen."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
 LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
 # Fields that decide a result: those that nobody gave are told.
@@ -64,20 +60,11 @@ TOLD = {
 }  # fmt: skip
 
 
-def check_given(given: Mapping[str, Any]) -> None:
-    """Refuse what the optimizer lacks. A spec cannot tell a default that was given from one that was not."""
-    optimizer = given.get("optimizer", DEFAULTS["optimizer"])
-    if "momentum" in given and optimizer != "sgd":
-        raise lacks_momentum(optimizer)
-
-
 def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe for a run of so many epochs; those that are given win."""
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     fields = dict(RECIPES[name])
-    if given.get("optimizer") == "sgd" and "learning_rate" in fields:
-        fields |= SGD
     fields["warmup"] = min(fields["warmup"], epochs / LEAST_EPOCHS)
     return {**fields, **given}
 

@@ -58,17 +58,15 @@ class RunSpec:
     branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
     signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
-    # How it is trained.
+    # How it is trained, by AdamW.
     label_smoothing: float = 0.0  # of the main loss
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    momentum: float = 0.9  # of sgd: Nesterov's; 0 is none
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     decay: Literal["all", "matrices"] = "all"  # what weight decay acts on
     batch: int = 128
     last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, where it is shorter
     epochs: int = 10
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    schedule: Literal["constant", "cosine"] = "constant"
     schedule_by: Literal["epoch", "step"] = "epoch"  # how often the rate moves
     warmup: float = 0.0  # epochs in which the rate rises from near 0
     clip: float = 0.0  # largest norm of a run's gradient, branches included; 0 is none
@@ -205,10 +203,10 @@ PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ fro
 _OBJECTIVES = ("sigmoid", "softmax", "mse", "huber")  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
-    "label_noise": 0, "per_class": 1, "label_smoothing": 0, "momentum": 0, "warmup": 0, "clip": 0,
+    "label_noise": 0, "per_class": 1, "label_smoothing": 0, "warmup": 0, "clip": 0,
     "averaging": 0, "erasing": 0, "mixup": 0, "cutmix": 0,
 }  # fmt: skip
-_BELOW_ONE = ("label_smoothing", "momentum", "averaging")
+_BELOW_ONE = ("label_smoothing", "averaging")
 
 
 def choices(field: str) -> tuple[str, ...]:
@@ -237,11 +235,6 @@ def pairs(base: RunSpec, seeds: Iterable[int]) -> list[RunSpec]:
     if base.redundancy == 0:
         raise UsageError("pairs need redundancy 1 or more: 0 is Plain, and Plain is added to each seed")
     return [spec for run in grid(base, seed=seeds) for spec in (run.plain(), run)]
-
-
-def epochs_of_equal_steps(epochs: int, full_size: int, subset_size: int) -> int:
-    """How many epochs on a subset take as many steps as `epochs` on the full set."""
-    return max(1, round(epochs * full_size / subset_size))
 
 
 def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
@@ -320,8 +313,6 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
             raise UsageError(f"{name} is a share below 1, got {getattr(spec, name)}")
     if spec.erasing > 1:
         raise UsageError(f"erasing is a probability between 0 and 1, got {spec.erasing}")
-    if spec.optimizer != "sgd" and spec.momentum != DEFAULTS["momentum"]:
-        raise lacks_momentum(spec.optimizer)
     if spec.warmup and spec.warmup >= spec.epochs:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
     if spec.branch_bias == "prior" and spec.head != "linear":
@@ -334,10 +325,6 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"{spec.arch} has places and pooling of its own: its options are points and branch_input")
     if spec.initial_weights:
         raise UsageError(f"initial_weights is for models by name, and {spec.arch} is a backbone: leave it out")
-
-
-def lacks_momentum(optimizer: str) -> UsageError:
-    return UsageError(f"{optimizer} has no momentum: leave it out, or set optimizer to 'sgd'")
 
 
 def _jsonable(value: Any) -> Any:

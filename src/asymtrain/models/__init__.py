@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
     from asymtrain.models._building import BACKBONES, build
     from asymtrain.models._cnn import CNN
+    from asymtrain.models._kernels import load_kernels
     from asymtrain.models._mlp import MLP
     from asymtrain.models._vit import ViT
 
@@ -29,6 +30,7 @@ __all__ = [
     "ViT",
     "build",
     "display_name",
+    "load_kernels",
 ]
 
 _COMMON = ("channels", "image_size", "initialisation", "points")
@@ -43,6 +45,7 @@ _HOMES = {
     "_backbone": ("Backbone", "KeyedDropout", "Outputs", "Parameters"),
     "_building": ("BACKBONES", "build"),
     "_cnn": ("CNN",),
+    "_kernels": ("load_kernels",),
     "_mlp": ("MLP",),
     "_vit": ("ViT",),
 }

@@ -38,7 +38,7 @@ class Attention(nn.Module):
         return qkv[0], qkv[1], qkv[2]
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: int) -> None:
@@ -86,7 +86,7 @@ class ViT(Backbone):
         self.positions = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2 + 1, width))
         trunc_normal_(self.class_token, std=0.02)
         trunc_normal_(self.positions, std=0.02)
-        self.blocks = nn.Sequential(*(Block(width, heads, mlp_ratio) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads, mlp_ratio) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
         self.set_points(range(depth) if points is None else points, [width] * depth)
@@ -99,7 +99,7 @@ class ViT(Backbone):
         """Logits, bit-equal to `forward`, and each block's attention (B, heads, T, T); token 0 is the class token."""
         tokens, maps = self.tokens(images), []
         for block in self.blocks:
-            assert isinstance(block, Block)  # nn.Sequential forgets the type of its items
+            assert isinstance(block, EncoderBlock)  # nn.Sequential forgets the type of its items
             maps.append(block.attention.maps(block.norm1(tokens)))
             tokens = block(tokens)
         return self.classify(tokens), maps

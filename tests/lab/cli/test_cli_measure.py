@@ -101,21 +101,6 @@ def test_the_precision_is_one_of_the_runs_and_the_default_is_no_part_of_their_id
     assert bf16.precision == bf16.plain().precision == "bf16"
 
 
-def test_trajectories_in_bf16(cli, tmp_path, photos):
-    found = cli("measure", "trajectory", "--data", photos, "--arch", "mlp", "--epochs", 1, "--device", "cpu",
-                "--seeds", 1, "--precision", "bf16", "--json")  # fmt: skip
-    assert found.code == 0, found.err
-    with Store(tmp_path / STORED[1], read_only=True) as opened:
-        assert [run.spec.precision for run in opened.runs()] == ["bf16", "bf16"]
-
-
-def test_help_names_the_instruments(cli):
-    shown = cli("measure")
-    for name in ("alignment", "trajectory", "landscape", "attention"):
-        assert name in shown.out
-        assert cli("measure", name, "--help").code == 0
-
-
 @pytest.fixture
 def stored(tmp_path):
     """A store with one pending spec and no run."""
@@ -183,14 +168,6 @@ def test_an_unknown_id_lists_ten_of_many_and_those_that_are_near(refused, crowde
     assert message.endswith(f"write one of {', '.join(ids[:10])} and 7 more\n")
     mistyped = refused("measure", "trajectory", "--run", f"{ids[12][:14]}zz", "--store", crowded)
     assert f"did you mean '{ids[12]}'" in mistyped
-
-
-@pytest.mark.slow
-def test_a_log_shows_how_far_landscapes_are(cli):
-    small = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--device", "cpu")
-    found = cli("measure", "landscape", *small, "--draws", 20, "--arch", "mlp")
-    assert found.code == 0, found.err
-    assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
 
 
 @pytest.mark.slow

@@ -15,10 +15,8 @@ from asymtrain.lab.cli import options
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import load_command
 from asymtrain.lab.cli.options import (
-    ALPHA,
     DeviceOptions,
     RunOptions,
-    ScaleOptions,
     parse_archs,
     parse_data_options,
     parse_seeds,
@@ -73,7 +71,7 @@ def test_more_seeds_than_anyone_wants(text):
 @pytest.mark.parametrize("text", ["nan", "0.1,inf", "1e400", "x"])
 def test_values_are_finite_numbers(text):
     with pytest.raises(UsageError, match=r"--alphas .*: write numbers with commas"):
-        parse_values("--alphas", text, ())
+        parse_values("--alphas", text)
 
 
 def test_models_by_name():
@@ -82,16 +80,16 @@ def test_models_by_name():
         parse_archs(["timm:"])
     with pytest.raises(UsageError, match="unknown backbone 'timm:resnet18'"):
         parse_archs(["timm:resnet18"], by_name=False)
-    (spec,) = ScaleOptions(arch=["timm:resnet18"], arch_option=["drop_rate=0.1"]).base_specs()
+    (spec,) = RunOptions(arch=["timm:resnet18"], arch_option=["drop_rate=0.1"]).base_specs()
     assert (spec.arch_options, spec.learning_rate, spec.weight_decay, spec.alpha, spec.epochs, spec.batch) == (
         (("drop_rate", 0.1),), 1e-3, 1e-2, 0.1, 5, 32,
     )  # fmt: skip
-    (spec,) = ScaleOptions(arch=["vit"], arch_option=["depth=2"]).base_specs()
+    (spec,) = RunOptions(arch=["vit"], arch_option=["depth=2"]).base_specs()
     assert dict(spec.arch_options) == {"depth": 2, "width": 48, "heads": 4, "patch": 8}  # joins those of the scale
     with pytest.raises(UsageError, match="--arch-option depth: write NAME=VALUE"):
-        ScaleOptions(arch=["vit"], arch_option=["depth"]).base_specs()
+        RunOptions(arch=["vit"], arch_option=["depth"]).base_specs()
     with pytest.raises(UsageError, match="unknown option of mlp 'depth'"):
-        ScaleOptions(arch=["mlp"], arch_option=["depth=2"]).base_specs()
+        RunOptions(arch=["mlp"], arch_option=["depth=2"]).base_specs()
 
 
 def test_archs():
@@ -135,7 +133,10 @@ class Pet:
 
 @dataclass(frozen=True)
 class Bird(Pet):
+    without = ("wings",)
+
     legs: Annotated[int, typer.Option("--legs")] = 2
+    wings: Annotated[int, typer.Option("--wings")] = 2
 
 
 def test_options_stand_under_the_heading_of_their_group():
@@ -143,7 +144,7 @@ def test_options_stand_under_the_heading_of_their_group():
     assert {shown[name].rich_help_panel for name in ("data", "epochs", "settings")} == {options.TRAINED}
     assert {shown[name].rich_help_panel for name in ("out", "json", "store")} == {options.RESULTS}
     assert shown["minutes"].rich_help_panel == shown["device"].rich_help_panel != options.WHERE  # tune's own
-    assert options.ALPHA.rich_help_panel is None  # shared ones stay as they are
+    assert options.DATA.rich_help_panel is None  # shared ones stay as they are
 
 
 @pytest.mark.parametrize("command", ["", "tune", "paper run", "measure features", "store import"])
@@ -245,8 +246,9 @@ def test_two_groups_with_the_same_option_are_refused():
 
 def test_fields_that_a_derived_group_adds_are_fields_of_the_specs():
     @dataclass(frozen=True)
-    class Smoothed(ScaleOptions):
-        label_smoothing: Annotated[float | None, ALPHA] = None
+    class Smoothed(RunOptions):
+        without = ("scale",)
+        label_smoothing: Annotated[float | None, typer.Option()] = None
 
     (spec,) = Smoothed(arch=["vit"], label_smoothing=0.1).base_specs(batch=7)
     assert (spec.arch, spec.dataset, spec.label_smoothing, spec.batch) == ("vit", "shapes", 0.1, 7)
@@ -263,16 +265,16 @@ def test_what_is_typed_wins_over_the_recipe_and_that_over_the_scale():
     assert (spec.epochs, spec.alpha) == (scaled.epochs, scaled.alpha)
     assert {name: getattr(spec, name) for name in RECIPES["strong"]} == {**RECIPES["strong"], "warmup": 0.5}
     chosen = RunOptions(arch=["cnn"], recipe="strong", epochs=40, learning_rate=0.1, weight_decay=0.0, batch=8)
-    (spec,) = chosen.base_specs(**parse_settings(["mixup=0", "schedule=linear", "clip=2.5"]))
+    (spec,) = chosen.base_specs(**parse_settings(["mixup=0", "schedule=constant", "clip=2.5"]))
     assert (spec.epochs, spec.warmup, spec.learning_rate, spec.weight_decay, spec.batch) == (40, 4.0, 0.1, 0.0, 8)
-    assert (spec.mixup, spec.schedule, spec.clip, spec.cutmix) == (0.0, "linear", 2.5, 1.0)
+    assert (spec.mixup, spec.schedule, spec.clip, spec.cutmix) == (0.0, "constant", 2.5, 1.0)
     assert RunOptions(arch=["cnn"], recipe="paper").base_specs() == [scaled]
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "last_batch"])
 def test_every_part_of_a_recipe_can_be_given(name):
     values = {**LATER_FIELDS, **RECIPE_FIELDS, **MODEL_FIELDS}
-    value = (values | {"decay": "matrices", "schedule": "linear", "augmentation": "trivial"}).get(name)
+    value = (values | {"decay": "matrices", "schedule": "cosine", "augmentation": "trivial"}).get(name)
     if name in ("learning_rate", "weight_decay", "batch"):
         assert name in vars(RunOptions())
         return
@@ -305,9 +307,9 @@ def test_options_of_the_data_join_those_of_the_scale():
     assert parse_data_options(["image_size=64", "kind=mean", "flag=true", "sides=[1,2]", "text=a=b"]) == {
         "image_size": 64, "kind": "mean", "flag": True, "sides": [1, 2], "text": "a=b",
     }  # fmt: skip
-    (spec,) = ScaleOptions(arch=["mlp"], data_option=["image_size=16", "size=99"]).base_specs()
+    (spec,) = RunOptions(arch=["mlp"], data_option=["image_size=16", "size=99"]).base_specs()
     assert dict(spec.dataset_options) == {"classes": 9, "size": 99, "test_size": 1000, "image_size": 16}
-    (spec,) = ScaleOptions(arch=["mlp"], data="cifar10", data_option=["image_size=16"]).base_specs()
+    (spec,) = RunOptions(arch=["mlp"], data="cifar10", data_option=["image_size=16"]).base_specs()
     assert dict(spec.dataset_options) == {"image_size": 16}
     for wrong in ("size", "=3", "size=null", 'size={"a": 1}'):
         with pytest.raises(UsageError, match=r"--data-option .*: write"):

@@ -10,20 +10,21 @@ import pytest
 from rich.console import Console
 
 from asymtrain.lab import executors
-from asymtrain.lab.cli import paper, screen
+from asymtrain.lab import terminal as screen
+from asymtrain.lab.cli import paper
 from asymtrain.lab.cli.options import STORE_NAME
-from asymtrain.lab.cli.paper import StudyOptions
-from asymtrain.lab.cli.paper_work import study_sentence
+from asymtrain.lab.cli.paper import StudyOptions, study_sentence
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
 from asymtrain.lab.studies.paper import blocks
-from asymtrain.lab.studies.paper.blocks import BLOCKS, Block
+from asymtrain.lab.studies.paper.blocks import BLOCKS
 from asymtrain.lab.studies.paper.claims import claims
 from asymtrain.lab.studies.paper.recipe import part_of
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.study import SIZES, Scope
 from asymtrain.lab.studies.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Block
 from asymtrain.models import MLP
 from invented_runs import invent
 from small_backbones import THIN_FIELDS
@@ -51,7 +52,7 @@ def small(monkeypatch):
 def store_one_run(path, study=None):
     """A store with one run of Table 3, a ViT's, of the scale `quick` unless a study is given."""
     with Store(path) as store:
-        store.add(invent(RECIPES["table3"].needs(study or Study(sizes=TINY), Snapshot()).specs[-1]))
+        store.add(invent(RECIPES["table3"].needs(study or Scope(sizes=TINY), Snapshot()).specs[-1]))
 
 
 def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
@@ -143,7 +144,7 @@ def test_a_store_without_a_row_of_it_is_refused_and_the_options_that_have_some_a
     assert cli("paper", "run", "table3", "--arch", "mlp", "--seeds", "42,", "--epochs", "1", "--out", "study").code == 0
     store = ("--store", "study/runs.sqlite")
     assert "(shapes; 1 epochs; fp32)" in refused("paper", *command, *store)
-    store_one_run("study/runs.sqlite", Study(sizes=SIZES["paper"], precision="bf16"))
+    store_one_run("study/runs.sqlite", Scope(sizes=SIZES["paper"], precision="bf16"))
     assert "--scale paper --precision bf16" in refused("paper", *command, *store)
     assert cli("paper", *command, *store, "--scale", "paper", "--precision", "bf16").code == 0
 
@@ -302,7 +303,7 @@ def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch
     limited = ("paper", "run", "identity", "--minutes", "0.0000001")
     left = "0 trainings and {} measurements are left. {}"
     assert left.format(3, "Starting took all of this time: give the same command with more") in cli(*limited).err
-    monkeypatch.setattr("asymtrain.lab.studies.paper.running._until", lambda _, taken: itertools.islice(taken, 1))
+    monkeypatch.setattr("asymtrain.lab.studies.frame._until", lambda _, taken: itertools.islice(taken, 1))
     assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
 
 

@@ -9,9 +9,10 @@ import pytest
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Table
 from asymtrain.lab.studies.paper import recipes
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.study import plain_spec, table_values
 from asymtrain.lab.studies.paper.tables import arch_cell, number
+from asymtrain.lab.studies.study import Needs
 
 
 def spec_of(study):

@@ -229,9 +229,6 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "mixup=nan"), "write a number"),
         (("--set", "erasing=2"), "erasing is a probability between 0 and 1"),
         (("--set", "averaging=1"), "averaging is a share below 1"),
-        (("--set", "optimizer=muon"), "write optimizer=adamw|sgd"),
-        (("--set", "momentum=0.5"), "adamw has no momentum: leave it out, or set optimizer to 'sgd'"),
-        (("--set", "momentum=0.9"), "adamw has no momentum"),  # the default of sgd
         (("--initial-weights", "w.safetensors"), "initial_weights is for models by name, and mlp is a backbone: leave"),
         (("--set", "warmup=1"), "warmup must be shorter than the 1 epochs of the run"),
         (("--recipe", "strng"), "unknown recipe 'strng': did you mean 'strong'"),

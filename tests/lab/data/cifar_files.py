@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import pickle
 import struct
 import tarfile
 
@@ -10,47 +11,30 @@ import numpy as np
 
 from asymtrain.lab.data import cifar
 
-
-def md5(raw):
-    return hashlib.md5(raw, usedforsecurity=False).hexdigest()
-
-
-def small(release, train_rows, test_rows):
-    """A release whose official files have so many rows each; the checksums are theirs."""
-    images = {"train_images": train_rows * len(release.train_files), "test_images": test_rows}
-    release = dataclasses.replace(release, **images)
-    digests = {file: md5(raw) for file, raw in contents(release).items()}
-    parts = {field: getattr(release, field) for field in ("train_files", "test_files", "names_file")}
-    return dataclasses.replace(
-        release, **{field: {file: digests[file] for file in files} for field, files in parts.items()}
-    )
+TEN = dataclasses.replace(cifar.RELEASES["cifar10"], train_rows=3, test_rows=2)
+HUNDRED = dataclasses.replace(cifar.RELEASES["cifar100"], train_rows=7, test_rows=4)
 
 
-def batches(release):
-    """What each file of images holds, by its name: pixels and labels."""
-    rows = dict.fromkeys(release.train_files, release.train_images // len(release.train_files))
-    rows |= dict.fromkeys(release.test_files, release.test_images)
-    for seed, (file, count) in enumerate(rows.items()):
-        random = np.random.default_rng(seed)
-        pixels = random.integers(0, 256, (count, 3072), dtype=np.uint8)
-        yield file, (pixels, random.integers(0, release.classes, count).tolist())
+def batch(rows, classes, seed, labels_key):
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 256, (rows, 3072), dtype=np.uint8)
+    return {b"data": pixels, labels_key.encode(): random.integers(0, classes, rows).tolist(), b"batch_label": b"some"}
 
 
-def contents(release):
-    """The bytes of all files."""
-    names = {release.names_key.encode(): [f"name {i}".encode() for i in range(release.classes)]}
-    (names_file,) = release.names_file
-    made = {
-        file: python2_pickle({b"data": pixels, release.labels_key.encode(): labels})
-        for file, (pixels, labels) in batches(release)
-    }
-    return {**made, names_file: python2_pickle(names)}
+def contents(source):
+    """The official files of a source, as dictionaries with the keys of Python 2."""
+    rows = [source.train_rows] * len(source.train_files) + [source.test_rows] * len(source.test_files)
+    files = dict(zip(source.files, rows, strict=False))
+    made = {f: batch(n, source.classes, i, source.labels_key) for i, (f, n) in enumerate(files.items())}
+    names = [f"name {i}".encode() for i in range(source.classes)]
+    return {**made, source.names_file: {source.names_key.encode(): names}}
 
 
-def write_folder(release, root, **changed):
-    folder = root / release.archive.folder
+def write_folder(source, root, **changed):
+    folder = root / source.archive.folder
     folder.mkdir(parents=True)
-    for file, raw in {**contents(release), **changed}.items():
+    for file, content in {**contents(source), **changed}.items():
+        raw = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
         (folder / file).write_bytes(raw)
     return folder
 
@@ -65,6 +49,8 @@ def python2_pickle(content):
         return b"J" + struct.pack("<i", value)
 
     def value_of(value):
+        if isinstance(value, bytes):
+            return string(value)
         if isinstance(value, list):
             return b"](" + b"".join(string(v) if isinstance(v, bytes) else number(v) for v in value) + b"e"
         empty = (
@@ -83,15 +69,12 @@ def tree(root):
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-def pack(release, folder, extra=()):
+def pack(source, folder, extra=()):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for member, content in extra:
             tar.addfile(member, io.BytesIO(content))
-        tar.add(folder, release.archive.folder)
+        tar.add(folder, source.archive.folder)
     raw = buffer.getvalue()
-    return raw, dataclasses.replace(release, archive=dataclasses.replace(release.archive, md5=md5(raw)))
-
-
-TEN = small(cifar.RELEASES["cifar10"], 3, 2)
-HUNDRED = small(cifar.RELEASES["cifar100"], 7, 4)
+    md5 = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+    return raw, dataclasses.replace(source, archive=dataclasses.replace(source.archive, md5=md5))

@@ -47,7 +47,7 @@ OTHER = {
 }
 SHARED = {
     "label_noise", "label_smoothing", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
-    "seed", "redundancy", "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "places",
+    "seed", "redundancy", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "places",
     "over_classes", "branch_labels", "branch_bias", "branch_weights",
 }  # fmt: skip
 

@@ -8,17 +8,15 @@ import pytest
 import torch
 from equivalence import (
     assert_near_the_reference_together,
-    distance,
     measure_distances,
     mixed_specs,
     patterns,
-    reference_after,
-    stack_after,
 )
 from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import STRATEGIES, TRAINERS, compiles, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine.optimizer import adamw_elementwise_
 from asymtrain.lab.engine.plan import strategy_for
 from small_backbones import SMALL
 
@@ -29,16 +27,11 @@ def dataset():
 
 
 base_spec = partial(near_reference.base_spec, redundancy=2)
-SGD = {"optimizer": "sgd", "learning_rate": 0.02}
 PARTS = {
-    "sgd": SGD,
-    "sgd without momentum": {**SGD, "momentum": 0},
-    "sgd, decay of matrices": {**SGD, "decay": "matrices", "weight_decay": 0.1},
-    "linear": {"schedule": "linear"},
+    "decay of matrices": {"decay": "matrices", "weight_decay": 0.1},
     "cosine by step, warm-up": {"schedule": "cosine", "schedule_by": "step", "warmup": 1.5},
     "constant, warm-up by epoch": {"warmup": 2},
     "clip": {"clip": 0.3},
-    "clip of sgd": {**SGD, "clip": 0.3},
     "averaging": {"averaging": 0.5},  # a larger one begins to count after more steps
     "trivial": {"augmentation": "trivial"},
     "erasing": {"erasing": 0.6},
@@ -58,9 +51,7 @@ TOGETHER = {
 
 
 # A case of each part; the others are slow tests.
-QUICK = (
-    "sgd", "linear", "cosine by step, warm-up", "clip", "averaging", "trivial", "erasing", "mixup or cutmix",
-)  # fmt: skip
+QUICK = ("cosine by step, warm-up", "clip", "averaging", "trivial", "erasing", "mixup or cutmix")
 
 
 @few_steps_or_all
@@ -73,36 +64,21 @@ def test_each_part_alone(part, steps, dataset):
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
-@pytest.mark.slow  # all of them together are tried below
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_each_part_alone_with_convolutions(part, dataset):
-    specs = mixed_specs(base_spec("cnn", arch_options=SMALL["cnn"], **part), runs=3)
-    assert_stack_is_near(specs, dataset, "side_by_side")
-
-
 @few_steps_or_all
-@pytest.mark.parametrize(
-    ("arch", "optimizer"),
-    [
-        pytest.param("mlp", {}, id="mlp-adamw"),
-        pytest.param("mlp", SGD, id="mlp-sgd"),
-        pytest.param("cnn", {}, id="cnn-adamw"),
-        pytest.param("cnn", SGD, id="cnn-sgd", marks=pytest.mark.slow),
-    ],
-)
-def test_all_parts_together(arch, optimizer, steps, dataset):
-    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], epochs=steps // 5, **TOGETHER, **optimizer), runs=3)
+@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+def test_all_parts_together(arch, steps, dataset):
+    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], epochs=steps // 5, **TOGETHER), runs=3)
     assert_stack_is_near(specs, dataset, "batched", steps=steps)
 
 
 @few_steps_or_all
 def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(steps, dataset):
-    base = base_spec("mlp", epochs=steps // 5, erasing=0.5, mixup=0.2, cutmix=0.3, **SGD)
+    base = base_spec("mlp", epochs=steps // 5, erasing=0.5, mixup=0.2, cutmix=0.3)
     changes = [
         {"clip": 0.1, "cutmix": 3.0},
         {"averaging": 0.5, "seed": 1, "erasing": 0.9},
-        {"momentum": 0.5, "schedule": "cosine", "redundancy": 0},
-        {"schedule": "linear", "schedule_by": "step", "warmup": 1, "label_smoothing": 0.2, "mixup": 0.5},
+        {"schedule": "cosine", "redundancy": 0},
+        {"schedule": "cosine", "schedule_by": "step", "warmup": 1, "label_smoothing": 0.2, "mixup": 0.5},
     ]
     assert_stack_is_near(
         [dataclasses.replace(base, **changed) for changed in changes], dataset, *STRATEGIES, steps=steps
@@ -111,37 +87,11 @@ def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(steps, dataset):
 
 @pytest.mark.gpu
 @compiles
-@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("arch", ["mlp", "cnn"])
-def test_all_parts_together_on_a_gpu(arch, optimizer, dataset):
-    specs = mixed_specs(base_spec(arch, **TOGETHER, **optimizer), runs=10)
+def test_all_parts_together_on_a_gpu(arch, dataset):
+    specs = mixed_specs(base_spec(arch, **TOGETHER), runs=10)
     strategy = strategy_for(arch, torch.device("cuda"))
     assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy=strategy))
-
-
-# What a careless engine could get wrong by a hair.
-MISTAKES = {
-    "optimizer": ({}, SGD),
-    "momentum": (SGD, {"momentum": 0.91}),
-    "schedule by step": ({"schedule": "cosine"}, {"schedule_by": "step"}),
-    "warm-up": ({"schedule_by": "step"}, {"warmup": 0.4}),
-    "clip": ({**SGD, "clip": 0.3}, {"clip": 0.301}),  # AdamW does not see the scale of gradients
-    "averaging": ({"averaging": 0.5}, {"averaging": 0.501}),
-    "trivial": ({"augmentation": "flip_shift"}, {"augmentation": "trivial"}),
-    "erasing": ({"erasing": 0.5}, {"erasing": 0.52}),
-    "mixup": ({"mixup": 0.4}, {"mixup": 0.401}),
-    "cutmix": ({"cutmix": 1.0}, {"cutmix": 0.9}),
-}
-
-
-@few_steps_or_all
-@pytest.mark.parametrize(("given", "changed"), MISTAKES.values(), ids=MISTAKES)
-def test_the_yardstick_sees_small_mistakes(given, changed, steps, dataset):
-    spec = base_spec("mlp", epochs=steps // 5, **given)
-    wrong = dataclasses.replace(spec, **changed)
-    alone, moved = (reference_after(spec, dataset, steps, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
-    ((other, _),) = stack_after([wrong], dataset, steps, "cpu", "batched")
-    assert distance(alone, other) > 3 * distance(alone, moved)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -162,14 +112,13 @@ def test_a_run_without_an_average_is_evaluated_as_it_stands_beside_one_with(data
     assert not torch.equal(stack.average[0], stack.weights[0])
 
 
-@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
-def test_a_step_is_one_graph_without_a_look_at_its_numbers(optimizer, dataset):
+def test_a_step_is_one_graph_without_a_look_at_its_numbers(dataset):
     """As a captured graph needs it: what is compiled whole reads nothing back."""
 
     def whole(function):
         return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
 
-    spec = base_spec("mlp", **TOGETHER, branch_labels="random", **optimizer)
+    spec = base_spec("mlp", **TOGETHER, branch_labels="random")
     first, second = (Stack([spec, spec.plain()], dataset) for _ in range(2))
     compiled = whole(first.data.next_batch)
     for stack in (first, second):
@@ -183,7 +132,7 @@ def test_a_step_is_one_graph_without_a_look_at_its_numbers(optimizer, dataset):
         gradient = form(programs.clip)(torch.ones_like(stack.weights), stack.clip)
         rate = form(lambda rates, step: rates.index_select(1, (step - 1)[None]) + 0.1)(stack.rates, stack.data.step)
         memory = (moments.first, moments.second, moments.updates.add_(1))
-        form(programs.optimizer.elementwise)(stack.weights, gradient, *memory, rate, stack.decay, *stack.momentum)
+        form(adamw_elementwise_)(stack.weights, gradient, *memory, rate, stack.decay)
         form(programs.average)(stack.average, stack.weights, stack.averaging, moments.updates - 1)
     for name, value in first.state().items():
         assert torch.allclose(value, second.state()[name]), name
@@ -194,4 +143,3 @@ def test_what_a_spec_does_not_ask_for_is_not_kept(dataset):
     assert stack.average is None
     assert stack.clip is None
     assert "average" not in stack.state()
-    assert Stack([spec_of(optimizer="sgd")], dataset).moments.second.numel() == 0

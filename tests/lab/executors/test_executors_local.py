@@ -167,18 +167,6 @@ def test_a_failure_is_recorded_and_the_others_go_on(train_here: Train, store: Pa
         train_here([bad, *good])
 
 
-def test_a_bug_becomes_a_reason_with_its_place(train_here: Train, fits: Callable[[int, Exception], None]) -> None:
-    fits(0, ZeroDivisionError("oh"))
-    with pytest.raises(UsageError, match=r"^ZeroDivisionError: oh \(test_executors_local.py, line \d+\)$"):
-        train_here(examples("mlp", 1, epochs=2), store=None)
-
-
-def test_a_full_disk_is_said_to_be_full(train_here: Train, fits: Callable[[int, Exception], None]) -> None:
-    fits(0, OSError(28, "No space left on device", "state.new"))
-    with pytest.raises(UsageError, match=r"no checkpoint can be written \(No space left on device\): state.new"):
-        train_here(examples("mlp", 1, epochs=2), store=None)
-
-
 @pytest.mark.slow
 def test_a_lost_device_is_used_again_by_a_new_process(
     train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
@@ -205,27 +193,25 @@ WRAPPED = (
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "reason"),
+    ("error", "kind", "reason"),
     [
-        (
-            "CUDA error: device-side assert triggered\nCompile with ...",
-            Lost,
-            "CUDA error: device-side assert triggered",
-        ),
-        (WRAPPED, Lost, "RuntimeError: Triton Error [CUDA]: unspecified launch failure"),
-        ("No CUDA GPUs are available", Lost, "No CUDA GPUs are available"),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", TooLarge, None),
-        ("Triton Error [CUDA]: out of memory", TooLarge, None),
-        ("shapes do not match", Failed, None),
+        (RuntimeError("CUDA error: device-side assert\nCompile with ..."), Lost, "CUDA error: device-side assert"),
+        (RuntimeError(WRAPPED), Lost, "RuntimeError: Triton Error [CUDA]: unspecified launch failure"),
+        (RuntimeError("No CUDA GPUs are available"), Lost, "No CUDA GPUs are available"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), TooLarge, ""),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), TooLarge, ""),
+        (ZeroDivisionError("oh"), Failed, "ZeroDivisionError: oh (test_executors_local.py, line "),
+        (OSError(28, "No space left", "state.new"), Failed, "no checkpoint can be written (No space left): state.new"),
     ],
+    ids=str,
 )
-def test_what_an_error_says_of_the_device(
-    text: str, kind: type, reason: str | None, fits: Callable[[int, Exception], None]
+def test_what_an_error_becomes(
+    error: Exception, kind: type, reason: str, fits: Callable[[int, Exception], None]
 ) -> None:
-    fits(0, RuntimeError(text))
+    fits(0, error)
     result = work(StackPlan(tuple(examples("mlp", 1)), "batched"), Job(), CPU, lambda _: None)
     assert type(result) is kind
-    assert reason is None or result.reason == reason  # type: ignore[union-attr]
+    assert getattr(result, "reason", "").startswith(reason)
 
 
 def test_what_is_lost_again_and_again_fails() -> None:

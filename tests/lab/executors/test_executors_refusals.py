@@ -2,18 +2,16 @@
 
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_examples import PATIENCE, examples
+from executor_examples import examples
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.executors import execute, ray
-from asymtrain.lab.executors.ray import check_address
+from asymtrain.lab.executors import execute
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.store import Store
 
@@ -71,12 +69,6 @@ def test_malformed_addresses(address: str, refused: Callable[..., str]) -> None:
     assert refused(executor="ray", address=address).startswith(f"{address!r} is no address of a Ray cluster: write ")
 
 
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening
-
-
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
 def test_nobody_is_at_the_address(form: str, refused: Callable[..., str]) -> None:
     pytest.importorskip("ray")
@@ -85,47 +77,3 @@ def test_nobody_is_at_the_address(form: str, refused: Callable[..., str]) -> Non
         address = form.format(taken.getsockname()[1])
         text = refused(executor="ray", address=address)
     assert text.startswith(f"no Ray cluster answers at {address} (Connection refused): check host and port")
-
-
-def test_an_address_that_is_silent(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "PATIENCE", 0.3)
-    with pytest.raises(UsageError, match=r"no Ray cluster answers at 127.0.0.1:\d+ \(timed out\)"):
-        check_address(f"127.0.0.1:{server.getsockname()[1]}")
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_cluster"),
-    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False), (bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]), True)],
-)
-def test_something_else_is_at_the_address(
-    answer: bytes, is_cluster: bool, server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray, "PATIENCE", PATIENCE)
-
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(1000)
-            connection.sendall(answer)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    address = f"127.0.0.1:{server.getsockname()[1]}"
-    if is_cluster:
-        check_address(address)
-    else:
-        with pytest.raises(UsageError, match="is no Ray cluster"):
-            check_address(address)
-    thread.join()
-
-
-def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-
-    def find(_: str) -> str:
-        raise ConnectionError
-
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", find)
-    with pytest.raises(UsageError, match="no Ray cluster runs on this machine: start one with `ray start --head`"):
-        check_address("auto")

@@ -222,7 +222,7 @@ def test_a_damaged_checkpoint_is_told_of(
     (file,) = checkpoints(store).glob("*/state.safetensors")
     file.write_bytes(b"")
     assert rows(train_here(specs)) == expected
-    assert notes == [f"{file} cannot be used (it is empty): the stack starts anew"]
+    assert notes == [f"{file} cannot be used (it has no checksum): the stack starts anew"]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.instruments.attention.maps import (
     attention_layers,
     attention_maps,
-    read_layers,
     recorded_attention,
     split_heads,
 )
@@ -147,10 +146,10 @@ def test_timm(qk_norm):
 class Stranger(nn.Module):
     """Attention that nobody knows: other names, keys normalised, a scale of its own."""
 
-    def __init__(self, width, known_scale=False):
+    def __init__(self, width):
         super().__init__()
         self.to_q, self.to_k, self.to_v = (nn.Linear(width, width) for _ in range(3))
-        self.n_heads, self.factor = 4, (width // 4) ** -0.5 if known_scale else 3.0
+        self.n_heads, self.factor = 4, 3.0
 
     def forward(self, x):
         q, k, v = (split_heads(f(x), self.n_heads) for f in (self.to_q, self.to_k, self.to_v))
@@ -168,14 +167,6 @@ def test_a_stranger_s_module_by_a_function():
     _, maps = attention_maps(tower, pictures(), layers=["blocks.1.attn"], read=read)
     torch.testing.assert_close(maps["blocks.1.attn"], tower.blocks[1]["attn"].last)
     assert list(maps) == ["blocks.1.attn"]
-
-
-@pytest.mark.parametrize("heads", [4, "n_heads"])
-def test_a_stranger_s_module_by_the_names_of_its_layers(heads):
-    torch.manual_seed(0)
-    tower = Tower(lambda width: Stranger(width, known_scale=True))
-    _, maps = attention_maps(tower, pictures(), layers=["blocks.0.attn"], read=read_layers("to_q", "to_k", heads))
-    torch.testing.assert_close(maps["blocks.0.attn"], tower.blocks[0]["attn"].last)
 
 
 def test_a_layer_that_runs_twice_is_seen_twice():
@@ -216,22 +207,7 @@ BAD = {
     "no attention": (lambda: nn.Sequential(nn.Linear(2, 2)), {}, "has no attention"),
     "unknown layer": (own_vit, {"layers": ["blocks.7.attention"]}, "did you mean 'blocks"),
     "not an attention layer": (own_vit, {"layers": ["blocks.0.mlp"]}, "is no attention layer"),
-    "read without layers": (own_vit, {"read": read_layers("q", "k", 4)}, "needs layers="),
-    "no such query layer": (
-        lambda: Tower(Stranger),
-        {"layers": ["blocks.0.attn"], "read": read_layers("q", "to_k", 4)},
-        "Stranger has no layer 'q'",
-    ),
-    "no such number": (
-        lambda: Tower(Stranger),
-        {"layers": ["blocks.0.attn"], "read": read_layers("to_q", "to_k", "h")},
-        "has no number 'h'",
-    ),
-    "heads do not divide": (
-        lambda: Tower(Stranger),
-        {"layers": ["blocks.0.attn"], "read": read_layers("to_q", "to_k", 3)},
-        "do not divide into 3 heads",
-    ),
+    "read without layers": (own_vit, {"read": lambda *_: None}, "needs layers="),
     "heads are not split": (
         lambda: Tower(Stranger),
         {"layers": ["blocks.0.attn"], "read": lambda module, x: (module.to_q(x), module.to_k(x))},

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import states, train
-from asymtrain.lab.instruments import attention
-from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers, show
+from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
@@ -106,29 +105,6 @@ def test_all_runs_are_those_with_attention(mixed, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_store_without_attention_is_refused(tmp_path):
-    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
-    with Store(tmp_path / "runs.sqlite") as store:
-        store.add(Run(RunSpec(arch="mlp", dataset_options=SMALL, epochs=1), (epoch,)))
-    with pytest.raises(UsageError, match="mlp has no attention"):
-        call("--run", "all", "--store", tmp_path / "runs.sqlite", "--sample", 5, "--out", tmp_path / "out")
-
-
-def test_a_log_shows_how_far_it_is(tmp_path):
-    options = ["--seeds", 1, "--epochs", 2, "--at", "0,2", "--sample", 5, "--images", 0, "--out", tmp_path]
-    *lines, page = call(*options).stderr.splitlines()
-    assert page.startswith("Page: ")
-    training = [line for line in lines if line.startswith("training: ")]
-    total = 2 * (len(training) // 2)  # how many stacks: of the machine
-    assert training == [f"training: epoch {epoch} of {total}" for epoch in range(1, total + 1)]
-    assert [line for line in lines if not line.startswith("training: ")] == [
-        "1/4 vit plain seed 42, epoch 0: measured",
-        "2/4 vit plain seed 42, epoch 2: measured",
-        "3/4 vit asymmetric seed 42, epoch 0: measured",
-        "4/4 vit asymmetric seed 42, epoch 2: measured",
-    ]
-
-
 @pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])
 def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_path, monkeypatch):
     options = ["--seeds", 1, "--epochs", 2, "--at", "0,1,2", "--sample", 5, "--images", 0, "--out", tmp_path]
@@ -154,10 +130,6 @@ def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_
     assert call(*options).exit_code == 0
     if at == "measuring":
         assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()} == there
-
-
-def test_the_options_allow_the_images_that_a_figure_shows():
-    assert attention.MOST_IMAGES == show.MOST_IMAGES
 
 
 def test_the_defaults_are_those_of_the_settings():

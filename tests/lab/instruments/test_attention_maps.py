@@ -53,16 +53,6 @@ def test_rollout_against_a_loop():
     torch.testing.assert_close(got.sum(-1), torch.ones(2, 5, dtype=torch.float64))
 
 
-def test_rollout_without_residual_is_a_product_and_with_all_of_it_the_identity():
-    first, second = attention(1, 1, 4, 4, seed=1), attention(1, 1, 4, 4, seed=2)
-    torch.testing.assert_close(rollout([first, second], residual=0.0)[0], second[0, 0] @ first[0, 0])
-    torch.testing.assert_close(rollout([first, second], residual=1.0)[0], torch.eye(4, dtype=torch.float64))
-    with pytest.raises(UsageError, match="one layer or more"):
-        rollout([])
-    with pytest.raises(UsageError, match="between 0 and 1"):
-        rollout([first], residual=1.5)
-
-
 def test_patches_are_counted_row_by_row():
     pixels = torch.zeros(1, 4, 6)
     pixels[0, :2, 2:4] = 1  # the whole second patch of the first row

@@ -110,10 +110,13 @@ def test_variants_are_told_apart():
         feature_variants(spec, ["trainde"])
 
 
-@pytest.mark.parametrize("steps", [[], [-1], [10**6]])
-def test_steps_that_the_run_does_not_have_are_refused(steps, dataset):
-    with pytest.raises(UsageError, match=r"steps must lie in 0\.\."):
-        follow_features(quick("mlp"), dataset, steps)
+@pytest.mark.parametrize(
+    ("steps", "images", "said"),
+    [([], 10, "steps"), ([-1], 10, "steps"), ([10**6], 10, "steps"), ([0], 10**6, "images")],
+)
+def test_steps_and_images_that_are_not_there_are_refused(steps, images, said, dataset):
+    with pytest.raises(UsageError, match=f"{said} must lie in"):
+        follow_features(quick("mlp"), dataset, steps, images=images)
 
 
 def test_a_batch_that_is_dropped_is_no_step(dataset):
@@ -121,11 +124,6 @@ def test_a_batch_that_is_dropped_is_no_step(dataset):
     steps, _ = steps_of(spec, len(run_data(spec, dataset).train))
     with pytest.raises(UsageError, match=rf"steps must lie in 0\.\.{steps - 1}, "):
         follow_features(dataclasses.replace(spec, last_batch="drop"), dataset, [steps])
-
-
-def test_more_images_than_there_are_is_refused(dataset):
-    with pytest.raises(UsageError, match=r"images must lie in 2\.\."):
-        follow_features(quick("mlp"), dataset, [0], images=10**6)
 
 
 def test_groups_are_named_by_what_differs(dataset):

@@ -1,11 +1,5 @@
 """The fast path of the backbones against modules with loaded weights, one grid point at a time."""
 
-import dataclasses
-import importlib.util
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -201,29 +195,3 @@ def test_on_a_gpu_as_on_the_cpu(arch, tf32):
     expected, found = evaluate(along, GRID, chunk=5), evaluate(there, GRID, chunk=5)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3 * expected.std() if tf32 else 0.0)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
-
-
-def test_the_benchmark_says_how_far_tf32_is_from_float32(monkeypatch, capsys, tmp_path):
-    folder = Path(__file__).parents[3] / "benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    found = importlib.util.spec_from_file_location("landscape_benchmark", folder / "landscape.py")
-    benchmark = importlib.util.module_from_spec(found)
-    found.loader.exec_module(benchmark)
-    exact, shares = benchmark.plane, []
-    for tilt in (0.0, 1e-3):  # of the surface in TF32; a CPU rounds nothing
-
-        def tilted(*given, tf32, tilt=tilt):
-            losses = exact(*given, tf32=tf32)
-            return dataclasses.replace(losses, score=lambda *at: losses.score(*at) * (1 + tilt * tf32))
-
-        monkeypatch.setattr(benchmark, "plane", tilted)
-        small = ["--tf32", "--device", "cpu", "--sample", "2", "--steps", "3", "--rounds", "1"]
-        monkeypatch.setattr(sys, "argv", ["landscape.py", *small, "--json", str(tmp_path / "rows")])
-        benchmark.main()
-        rows = json.loads((tmp_path / "rows").read_text())
-        assert [row["directions"] for row in rows] == ["unit variance", "unit norm"]
-        assert all(row["fp32"] > 0 and row["tf32"] > 0 for row in rows)
-        shares.append([row["share"] for row in rows])
-    assert shares[0] == [0.0, 0.0]
-    assert all(1e-3 < share < 2.5e-3 for share in shares[1])  # of one to two deviations, which a corner is away
-    assert f"{shares[1][0]:.1e}" in capsys.readouterr().out

@@ -55,14 +55,6 @@ def test_a_fresh_spec_with_figures_and_a_page(call, tmp_path):
     assert all((tmp_path / path).exists() for path in found["files"].values())
 
 
-@pytest.mark.slow
-def test_the_tables_on_a_screen(call):
-    shown = call(*SMALL, "--redundancy", "0,20", "--loss", "total", "--arch", "vit")
-    assert "Deviation of the surface, vit on shapes" in shown
-    assert "all parameters, unit norm" in shown
-    assert "total loss, 5 x 5 points, 20 images, 2 draws" in shown
-
-
 def test_stored_runs_trained_again_and_kept_beside_them(call, tmp_path):
     spec = spec_of("mlp", epochs=1, batch=16)
     specs = [spec.plain(), spec]

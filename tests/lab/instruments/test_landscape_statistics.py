@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asymtrain.gradients._intervals import ANYTHING
-from asymtrain.lab.instruments.landscape.result import STATISTICS, fitted_plane, interval, surface_statistics
+from asymtrain.intervals import ANYTHING
+from asymtrain.lab.instruments.landscape.result import STATISTICS, fitted_plane, over_draws, surface_statistics
 
 INDEX = np.arange(51) - 25.0
 
@@ -69,7 +69,7 @@ def test_a_constant_surface_has_no_r2():
 
 def test_intervals_against_scipy_and_numpy():
     values = list(np.random.default_rng(1).normal(size=12))
-    found = interval([[*values, None]])
+    found = over_draws([[*values, None]])
     low, high = stats.t.interval(0.95, 11, np.mean(values), stats.sem(values))
     assert found.n == 12
     assert (found.mean, found.low, found.high) == (
@@ -83,13 +83,13 @@ def test_intervals_against_scipy_and_numpy():
 
 @pytest.mark.parametrize(("values", "mean"), [([], None), ([None], None), ([2.0], 2.0)])
 def test_too_few_draws_have_no_interval(values, mean):
-    found = interval([values])
+    found = over_draws([values])
     assert (found.mean, found.low, found.high, found.percentile_low) == (mean, None, None, None)
 
 
 def test_several_seeds_have_an_interval_over_their_means_and_a_range_of_all_draws():
     draws = np.random.default_rng(2).normal(size=(3, 40)).tolist()
-    found = interval([[*draws[0], None], *draws[1:], [None]])
+    found = over_draws([[*draws[0], None], *draws[1:], [None]])
     means = [np.mean(group) for group in draws]
     low, high = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
     assert (found.n, found.mean) == (3, pytest.approx(np.mean(means)))
@@ -99,6 +99,6 @@ def test_several_seeds_have_an_interval_over_their_means_and_a_range_of_all_draw
 
 
 def test_the_interval_of_a_positive_quantity_ends_at_0():
-    free, positive = (interval([[0.1, 0.2, 0.9]], within) for within in (ANYTHING, STATISTICS["std"]))
+    free, positive = (over_draws([[0.1, 0.2, 0.9]], within) for within in (ANYTHING, STATISTICS["std"]))
     assert free.low < 0
     assert (positive.low, positive.high, positive.mean) == (0, free.high, free.mean)

@@ -7,13 +7,13 @@ from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, miss
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.snapshot import Snapshot
 from asymtrain.lab.studies.paper.spec_index import SpecsUsed, specs_behind
-from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.study import SIZES, Scope
 from asymtrain.lab.studies.paper.tables import READING
+from asymtrain.lab.studies.snapshot import Snapshot
 from invented_runs import invented_epoch
 
-STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)
+STUDY = Scope(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)
 TRAINED, WAITING = ("table1", "table2"), ("table5", "figure4", "identity")
 VERSIONS = {"asymtrain": "9.8.7", "torch": "6.5"}
 NASTY = "</script><b>&|_50%"

@@ -14,7 +14,6 @@ import pytest
 from asymtrain.lab.report.drawing import (
     GRID,
     INK,
-    as_file,
     draw,
     ends_of,
     figure_style,
@@ -117,14 +116,6 @@ def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind
     assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
 
 
-@every_kind
-def test_nothing_is_said_for_nothing(kind):
-    svg = drawn(kind)
-    assert svg.count("font-family") == 1
-    assert {*ids(svg)} <= {*re.findall(r'(?:url\(#|href="#)([^")]+)', svg)}
-    assert "rotate(-0 " not in svg
-
-
 @pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_the_two_variants_and_the_ink_take_their_colours_from_the_page(kind):
     svg = drawn(kind)
@@ -144,11 +135,6 @@ def test_panels_side_by_side_make_a_figure_wide():
     assert not is_wide(figure("several", columns=1))
     assert not is_wide(figure("lines"))
     assert not is_wide(Figure("f", "waits", []))
-
-
-def test_panels_of_two_kinds_are_our_mistake():
-    with pytest.raises(AssertionError, match="one kind"):
-        draw(Figure("f", "", [*PANELS["lines"], *PANELS["bars"]]))
 
 
 # Lines
@@ -275,13 +261,6 @@ def test_an_axis_is_logarithmic_where_all_values_are_positive():
     assert axes_of(single(curve("", "mlp"))).get_ylim()[0] > 0
 
 
-def test_whole_numbers_have_whole_ticks():
-    ticks = axes_of(single(Line("", "mlp", (1.0, 2.0), (0.1, 0.2)))).get_xticks()
-    assert all(float(tick).is_integer() for tick in ticks)
-    ticks = axes_of(single(Line("", "mlp", (1.5, 2.0), (0.1, 0.2)))).get_xticks()
-    assert not all(float(tick).is_integer() for tick in ticks)
-
-
 def test_the_legend_keeps_pairs_together():
     lines = [
         curve(f"{arch}{words}", arch, dash=dash)
@@ -320,12 +299,6 @@ def test_a_side_of_an_axis_is_as_long_as_what_lies_on_it_needs():
         assert ends_of(Bars("", "", "mlp", bars_at_0)) == pytest.approx((-1.1, 1.1))
 
 
-def test_a_figure_in_a_file_brings_its_ground_along():
-    svg = draw(Figure("a", "A", [bars("")]))
-    assert "background" not in svg  # on a page it has that of the page
-    assert as_file(svg).startswith('<svg style="background: #fff" ')
-
-
 def bar_markers(bar):
     axes = axes_of(Figure("f", "", [Bars("", "effect", "mlp", (bar,))]))
     return {line.get_marker(): line for line in axes.lines}
@@ -346,35 +319,12 @@ def test_a_bar_has_its_estimate_its_interval_and_its_seeds():
     assert "D" not in bar_markers(Bar("a", None))
 
 
-def test_an_axis_shows_0_and_no_empty_half():
-    left, right = axes_of(Figure("f", "", [Bars("", "", "mlp", (Bar("a", 5.0, 4.0, 6.0),))])).get_xlim()
-    assert -1 < left < 0
-    assert right > 6
-    left, right = axes_of(Figure("f", "", [Bars("", "", "mlp", (Bar("a", -5.0, -6.0, -4.0),))])).get_xlim()
-    assert left < -6
-    assert 0 < right < 1
-
-
 def test_panels_with_the_same_rows_and_words_say_them_once():
     svg = drawn("bars")
     assert svg.count(">a<") == 1
     assert svg.count(">effect (%)<") == 1
     other = Figure("f", "", [bars("MLP"), bars("CNN", labels=("c", "d"))], 2)
     assert all(draw(other).count(f">{label}<") == 1 for label in "abcd")
-
-
-def test_the_diamond_hides_no_seed():
-    same = Bars("", "effect (%)", "mlp", (Bar("a", 1.0, -50.0, 50.0, (1.0, 1.0)), Bar("b", 2.0, 0.0, 4.0, (2.0,))))
-    for panels in ([same], [same] * 3):
-        with figure_style():
-            canvas = lay_out(Figure("f", "", panels, len(panels)))
-            canvas.draw_without_rendering()
-            axes = canvas.axes[0]
-            marks = {mark: [line for line in axes.lines if line.get_marker() == mark] for mark in "oD"}
-            for seeds, mean in zip(marks["o"], marks["D"], strict=True):
-                heights = [axes.transData.transform(line.get_xydata())[0][1] for line in (mean, seeds)]
-                points = (heights[0] - heights[1]) * 72 / canvas.dpi
-                assert points > mean.get_markersize() / 2**0.5 + seeds.get_markersize() / 2
 
 
 # Surfaces
@@ -452,35 +402,16 @@ def test_nothing_to_show_is_said():
     assert ">none<" not in drawn("images")
 
 
-def test_a_map_is_bright_where_its_values_are_high():
-    peak = np.ones((4, 4))
-    peak[1, 1] = 8.0
-    bright = heat_colours(Image("", PIXELS, peak), top=8.0).astype(int).sum(-1)
-    assert bright[1, 1] > bright[0, 0]
-    bright[1, 1] = bright[0, 0]
-    assert (bright == bright[0, 0]).all()
-
-
-def test_one_scale_of_colours_for_all_and_more_than_its_end_is_its_end():
-    maps = (Image("", PIXELS, np.full((4, 4), level)) for level in (1.0, 2.0, 4.0, 9.0))
-    one, two, four, nine = (heat_colours(panel, 4.0) for panel in maps)
-    assert not np.array_equal(one, two)
-    assert np.array_equal(four, nine)
-
-
-def test_a_map_that_does_not_divide_its_picture_is_our_mistake():
-    with pytest.raises(AssertionError, match="grid"):
-        heat_colours(Image("", PIXELS, np.ones((3, 4))), 2.0)
-
-
-def test_a_gap_stands_before_a_column_that_is_apart():
-    with figure_style():
-        first, second, third, *_ = (axes.get_position().x0 for axes in lay_out(figure("images")).axes)
-    assert second - first > 1.1 * (third - second)
-
-
 def test_a_name_is_drawn_as_it_is():
     """Neither mathematics between dollar signs nor a control character, with which the file would be no XML."""
     figure = Figure("odd", "\x1b title", [Lines("", "$x_1$", "$\\frac$", (curve("a $b$ \x1b[31m", "plain"),))])
     texts = [element.text for element in ET.fromstring(draw(figure)).iter("{http://www.w3.org/2000/svg}text")]
     assert {"$x_1$", "$\\frac$", r"a $b$ \u001b[31m"} <= set(texts)
+
+
+def test_a_map_is_bright_where_its_values_are_high_on_one_scale_that_ends():
+    maps = (Image("", PIXELS, np.full((4, 4), level)) for level in (1.0, 2.0, 4.0, 9.0))
+    one, two, four, nine = (heat_colours(panel, 4.0).astype(int).sum(-1)[0, 0] for panel in maps)
+    assert one < two < four == nine
+    with pytest.raises(AssertionError, match="grid"):
+        heat_colours(Image("", PIXELS, np.ones((3, 4))), 2.0)

@@ -55,13 +55,6 @@ def test_latex_by_hand():
     ]
 
 
-def test_without_a_note_nothing_stands_in_its_place():
-    bare = Table("t", "", SMALL.columns, SMALL.rows)
-    assert as_markdown(bare).startswith("| Backbone")
-    assert as_markdown(bare).endswith("\\<0.0001 |\n")
-    assert "footnotesize" not in as_latex(bare)
-
-
 def test_what_markdown_holds_is_what_is_shown():
     lines = [line for line in as_markdown(TABLE).splitlines() if line.startswith("|")]
     rows = [[part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
@@ -123,15 +116,6 @@ def test_a_column_without_numbers_has_no_unit_in_csv_and_one_without_rows_its_he
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_every_format_ends_its_text_with_one_line_break(ending):
-    words, write = FORMATS[ending]
-    assert words
-    text = write(TABLE)
-    assert text.endswith("\n")
-    assert not text.endswith("\n\n")
-
-
-@pytest.mark.parametrize("ending", FORMATS)
 def test_no_file_of_a_table_can_steer_a_terminal(ending):
     nasty = "a\x1b]0;owned\x07\x9b2J"
     table = Table("t", nasty, (Column(nasty),), make_rows([(nasty,), (Cell(None, mark=nasty),)]), nasty)
@@ -147,3 +131,10 @@ def test_csv_holds_no_formula_and_numbers_stay_numbers():
         ["'=cmd|' /C calc'!A0", "-1.5", ""],
         ["'@x", "2.0", "'+"],
     ]
+
+
+def test_without_a_note_nothing_stands_in_its_place():
+    bare = Table("t", "", SMALL.columns, SMALL.rows)
+    assert as_markdown(bare).startswith("| Backbone")
+    assert as_markdown(bare).endswith("\\<0.0001 |\n")
+    assert "footnotesize" not in as_latex(bare)

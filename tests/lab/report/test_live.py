@@ -1,7 +1,6 @@
 """Figures as values for the script of a page, and what of the plotting library a page carries."""
 
 import json
-import math
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ from test_drawing import PANELS, X, figure, images
 
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
-from asymtrain.lab.report.live import LETTERS, by_steps, embed, library, live_values, packed_script
+from asymtrain.lab.report.live import by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from live_pages import unpacked
@@ -24,14 +23,14 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
         seeds=((0.1, 0.2, 0.3, 0.4),), seed_names=("42",),
     )  # fmt: skip
     (panel,) = live_values(Figure("f", "A title", [Lines("", "epoch", "accuracy", (line,), zero=True)]))["panels"]
-    assert (panel["xLabel"], panel["yLabel"], panel["zero"]) == ("epoch", "accuracy", True)
+    assert (panel["x_label"], panel["y_label"], panel["zero"]) == ("epoch", "accuracy", True)
     (shown,) = panel["lines"]
     assert shown["y"] == [0.1234567, None, 0, 4e-7]
     assert shown["low"] == [0.1, None, -1, 0]
-    assert shown["x"] == {"first": 1, "count": 4}
-    assert (shown["seeds"], shown["names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
+    assert shown["x"] == [1, 2, 3, 4]
+    assert (shown["seeds"], shown["seed_names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
     assert shown["paint"] == "var(--plain, #0072b2)"  # as in the SVG
-    assert "onDemand" not in shown
+    assert "seeds_on_demand" not in shown
 
 
 def test_a_line_without_points_is_one_of_no_values():
@@ -43,7 +42,7 @@ def test_a_line_without_points_is_one_of_no_values():
 def test_bars_keep_a_mean_of_nought():
     bars = Bars("", "effect", "mlp", (Bar("a", 0.0, -1.0, 1.0, (0.0,)), Bar("b", None)))
     (panel,) = live_values(Figure("f", "", [bars]))["panels"]
-    assert panel["bars"] == [{"label": "a", "at": 0, "low": -1, "high": 1, "seeds": [0]}, {"label": "b"}]
+    assert panel["bars"] == [{"label": "a", "estimate": 0, "low": -1, "high": 1, "seeds": [0]}, {"label": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_figure_says_how_its_values_are_written(column, expected):
         (shown,) = live_values(Figure("f", "", [panel]))["panels"]
         assert shown.get("written") == expected
     (bar,) = live_values(Figure("f", "", [bars]))["panels"][0]["bars"]
-    assert bar["at"] == pytest.approx(1 / 3, abs=1e-6)  # rounded once, where it is read
+    assert bar["estimate"] == pytest.approx(1 / 3, abs=1e-6)  # rounded once, where it is read
     assert "--good" in bar["paint"]
 
 
@@ -109,52 +108,6 @@ def test_no_word_ends_the_script_that_it_stands_in():
     text = packed_script({"title": "</script><b>"}, 'id="x"')
     assert text.count("<") == 2
     assert json.loads(unpacked(re.search(r">(.*)</script>", text)[1])) == {"title": "</script><b>"}
-
-
-def unfolded(value):
-    """As the page's script does it."""
-    if not isinstance(value, dict):
-        return value
-    at, numbers = 0, []
-    for letters in re.findall(r"\.|[g-z0-9+/]*[A-Za-f]", value["steps"]):
-        if letters != ".":
-            size = sum(LETTERS.index(letter) % 32 * 32**place for place, letter in enumerate(letters))
-            at += size // 2 * (-1 if size % 2 else 1)
-        number = math.exp(at / value["per"]) if value.get("log") else at / value["per"]
-        numbers.append(None if letters == "." else number)
-    return numbers
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_many_numbers_come_as_steps_and_stay_as_exact_as_they_are_shown(log):
-    random = np.random.default_rng(0)
-    y = [float(value) for value in np.cumsum(random.normal(size=100)) ** 2 / 50 + 0.01]
-    seed = [value * float(random.uniform(0.9, 1.1)) for value in y]
-    half = random.uniform(0, 0.1, 100)
-    y[7] = seed[9] = None
-    low, high = (
-        [None if value is None else value + sign * h for value, h in zip(y, half, strict=True)] for sign in (-1, 1)
-    )
-    x = tuple(map(float, range(1, 101)))
-    line = Line("Plain", "plain", x, tuple(y), tuple(low), tuple(high), seeds=(tuple(seed),))
-    whole = Line("", "plain", x, tuple(seed[:9] + seed[10:] + [1.0]), tuple([0.0] * 100), tuple([2.0] * 100))
-    around = Line("", "plain", x, tuple(half), tuple(half - 0.1), tuple(half + 0.1))
-    figure = Figure("f", "", [Lines("", "epoch", "loss", (line, whole, around), log=log)])
-    shown, apart, middle = live_values(figure)["panels"][0]["lines"]
-    top = max(value for value in y if value)
-    for given, kept, exact in (("y", y, 1e-3 * top), ("low", low, 1e-3 * top), ("high", high, 1e-3 * top)):
-        for a, b in zip(unfolded(shown[given]), kept, strict=True):
-            assert (a is None) == (b is None)
-            assert a is None or abs(a - b) <= (max(1e-2 * abs(b), 1e-6) if log else exact), given
-    axis = [value for values in (y, seed, whole.y, around.y) for value in values if value is not None]
-    seen = (math.log(max(axis) / min(axis)) if log else max(axis) - min(axis)) / 250  # a pixel
-    for a, b in zip(unfolded(shown["seeds"][0]), seed, strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or abs(math.log(a / b) if log else a - b) <= 0.55 * seen
-    assert "half" not in shown  # a place has no mean to lie around
-    assert "half" not in apart
-    np.testing.assert_allclose(unfolded(middle["half"]), 0.1, rtol=1e-3)
-    assert len(json.dumps(shown)) < 0.4 * len(json.dumps([y, low, high, seed]))
 
 
 @every_kind

@@ -11,7 +11,7 @@ from asymtrain.lab.instruments.alignment.show import alignment_page
 from asymtrain.lab.report import write_report
 from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Mean, Table, make_rows
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.studies.paper.page import write_paper
 from asymtrain.lab.studies.paper.verdicts import judge_results
@@ -70,29 +70,6 @@ def test_nothing_overflows_and_no_request_leaves_the_page(open_page, pages, name
     page = open_page(pages[name], width, "dark" if width == 390 else "light")
     assert_whole(page, width)
     assert pages[name].stat().st_size < 1_000_000
-
-
-def test_ten_columns_fit_a_screen_and_a_phone_and_in_a_long_table_the_first_one_stays(open_page, tmp_path):
-    numbers = [
-        Column(name, "number", digits=1) for name in ("Plain", "With branches", "Difference (points)", "Interval")
-    ]
-    counts = [Column(name, "count") for name in ("Rung", "Epochs", "Seeds")]
-    columns = (Column("Candidate"), *counts, *numbers, Column("At chance"), Column("Result"))
-    values = (10, 300, 10, Mean(0.5, 0.1), Mean(0.5, 0.1), -16.8, Interval(-16.8, -10.1), "10 of 20")
-    row = ("sigmoid with prior bias, alpha 10, later places", *values, "10 diverged, clearly worse")
-
-    def box_at(width, rows):
-        race = Table("race", "The race", columns, make_rows([row] * rows))
-        page = write_page(tmp_path, "race", title="", lead="", tables=[race], figures=[], facts={}, document={})["page"]
-        return open_page(page, width).locator(".scroll")
-
-    hidden = "box => box.scrollWidth - box.clientWidth"
-    for width in (1280, 390):  # on a phone as cards
-        assert box_at(width, 17).evaluate(hidden) == 0
-    box = box_at(390, 30)
-    assert box.evaluate(hidden) > 150
-    moved = "box => { box.scrollLeft = 150; return box.querySelector('th').getBoundingClientRect().left; }"
-    assert box.evaluate(moved) == box.evaluate("box => box.getBoundingClientRect().left")
 
 
 def test_a_request_would_be_refused(open_page, pages):

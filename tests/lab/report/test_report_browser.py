@@ -1,10 +1,8 @@
 """The report's page in a real browser: small and large, light and dark, scrolled and printed."""
 
-import io
 import json
 
 import pytest
-from PIL import Image
 
 from asymtrain.lab.report import write_report
 from asymtrain.lab.runs import RunSpec, pairs
@@ -72,35 +70,3 @@ def test_print_is_dark_on_white_even_in_dark_mode(open_page, study, tmp_path):
     assert shades
     assert set(shades) == {"none"}
     assert page.pdf(format="A4").startswith(b"%PDF")
-
-
-def _edges(page):
-    """Brightness at the left edge, in the middle and at the right edge of the table of seeds, without its text."""
-    box = page.locator(".scroll").first
-    picture = Image.open(io.BytesIO(box.screenshot())).convert("L")
-    y = picture.height // 2
-    return [picture.getpixel((x, y)) for x in (1, picture.width // 2, picture.width - 2)]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_table_that_is_wider_than_the_screen_shows_where_it_goes_on(open_page, study, tmp_path, scheme):
-    write_report(study, tmp_path)
-    page = open_page(tmp_path / "report.html", 390, scheme)
-    page.add_style_tag(content=".scroll * { visibility: hidden; } ::-webkit-scrollbar { display: none; }")
-    box = page.locator(".scroll").first
-    hidden = box.evaluate("e => e.scrollWidth - e.clientWidth")
-    assert hidden > 100
-    # The shade must be seen: darker than light paper, lighter than dark paper.
-    sign = 1 if scheme == "light" else -1
-    left, middle, right = _edges(page)
-    assert abs(left - middle) < 3
-    assert sign * (middle - right) > 25
-    box.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
-    left, middle, right = _edges(page)
-    assert sign * (middle - left) > 25
-    assert abs(right - middle) < 3
-    # A screen that shows all of it has no shades.
-    page.set_viewport_size({"width": 1200, "height": 800})
-    assert box.evaluate("e => e.scrollWidth - e.clientWidth") == 0
-    left, middle, right = _edges(page)
-    assert max(left, middle, right) - min(left, middle, right) < 3

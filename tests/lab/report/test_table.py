@@ -6,16 +6,10 @@ import pytest
 from difficult_table import COLUMNS, ROWS, TABLE, TEXTS
 
 from asymtrain.lab.report.table import (
-    Cell,
     Column,
     Interval,
     Mean,
-    Table,
-    cell_json,
     cell_text,
-    interval,
-    make_rows,
-    missing_cells,
     number_text,
     table_json,
     value_text,
@@ -59,12 +53,6 @@ def test_one_number_without_its_plus_or_its_unit():
     assert number_text(2.5, Column("n", "count")) == "2.5"
 
 
-def test_headings_and_alignment():
-    assert [column.heading for column in COLUMNS][-3:] == ["Paper: change", "Size", "Result"]
-    assert [column.is_number for column in COLUMNS] == [False, *[True] * 10, False]
-    assert [column.ending for column in COLUMNS[5:8]] == ["", "%", ""]
-
-
 def test_a_program_is_given_the_numbers_whole():
     document = json.loads(json.dumps(table_json(TABLE), allow_nan=False))
     assert document["columns"] == [column.heading for column in COLUMNS]
@@ -85,21 +73,3 @@ def test_a_program_is_given_the_numbers_whole():
     assert document["rows"][1][9]["missing"]
     assert document["kinds"][2]["unit"] == "%"
     assert (document["title"], document["note"], document["name"]) == (TABLE.title, TABLE.note, "difficult")
-
-
-def test_a_mean_of_one_seed_has_no_deviation_for_a_program_either():
-    assert cell_json(Cell(Mean(0.5)), Column("x", "number"))["deviation"] is None
-
-
-def test_rows_and_cells_from_values():
-    cell = Cell(1, missing=True)
-    assert make_rows([("a", cell), (None, 2)]) == ((Cell("a"), cell), (Cell(None), Cell(2)))
-    assert missing_cells(2) == [Cell(missing=True)] * 2
-    assert interval(1.0, 2.0) == Interval(1.0, 2.0)
-    assert interval(None, 2.0) is None
-    assert interval(1.0, None) is None
-
-
-def test_a_ragged_table_is_our_mistake():
-    with pytest.raises(AssertionError, match=r"rows of \{1\} cells under 2 columns"):
-        Table("t", "", (Column("a"), Column("b")), make_rows([("x",)]))

@@ -72,20 +72,6 @@ def test_numbers_and_curves_change_without_a_reload(watch_at, server, store, wid
     assert {url for url in page.requests if not url.startswith("data:")} == {server.url}
 
 
-def test_the_curve_comes_before_the_tables_and_nothing_covers_them(watch_at):
-    page = watch_at(390)
-    page.wait_for_selector(".plot.is-live")
-    first = page.evaluate("document.querySelector('.plot, table').className")
-    assert "plot" in first
-    page.wait_for_selector("#told:text-is('Live')")
-    shown = page.locator("#unfinished-runs tr").last.evaluate(
-        """row => { row.scrollIntoView({ block: 'end' }); const { y, height } = row.getBoundingClientRect();
-            return row.contains(document.elementFromPoint(350, y + height / 2)); }"""
-    )
-    assert shown
-    assert page.locator("#told").bounding_box()["y"] == 0  # in sight wherever the page is scrolled to
-
-
 def test_what_did_not_change_is_not_touched(watch_at, server, store):
     _, folder, runs = store
     page = watch_at(1280)

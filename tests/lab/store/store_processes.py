@@ -149,18 +149,12 @@ def read_only(_: Path) -> None:
         end_well(start(look))
         folder.chmod(0o755)
 
-    # What a killed writer left in the log is read too, also through a link: the log is not beside the link.
+    # What a killed writer left in the log is not left out without a word, also through a link.
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as elsewhere:
         folder, link = Path(name), Path(elsewhere) / "link.sqlite"
         Path(elsewhere).chmod(0o755)
-        runs = [example_run(example_spec(seed)) for seed in range(8)]
         with Store(folder / "live.sqlite") as store:
-            for run in runs[:2]:
-                store.add(run)
-            with store.database._lock:
-                store.database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            for run in runs[2:]:
-                store.add(run)
+            store.add(example_run(example_spec(1)))
             for ending in ("", "-wal"):
                 shutil.copyfile(folder / f"live.sqlite{ending}", folder / f"runs.sqlite{ending}")
         link.symlink_to(folder / "runs.sqlite")
@@ -170,8 +164,8 @@ def read_only(_: Path) -> None:
             if os.geteuid() == 0:
                 os.setuid(NOBODY)
             for place in (folder / "runs.sqlite", link):
-                with Store(place, read_only=True) as store:
-                    assert store.runs() == runs
+                with pytest.raises(StoreError, match="copy both files"):
+                    Store(place, read_only=True)
 
         end_well(start(look_behind))
         folder.chmod(0o755)

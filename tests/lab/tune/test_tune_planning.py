@@ -4,9 +4,9 @@ import pytest
 
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune import Rung, Timing, make_plan
-from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds, whole_plan
+from asymtrain.lab.tune.planning import RacePlan, confirmation_seconds, ladder, race_seconds, whole_plan
 from asymtrain.lab.tune.rule import RULE
-from asymtrain.lab.tune.running import Stopwatch, _timing_of, later_timing
+from asymtrain.lab.tune.running import Stopwatch, _timing_of
 from invented_runs import invented_epoch
 
 TIMING = Timing(epoch=1.0, start=5.0, runs=10)
@@ -22,6 +22,10 @@ def test_with_time_for_everything_the_last_rung_and_the_confirmation_are_as_long
     assert (made.epochs, made.seeds) == (30, 5)
 
 
+def longest_within(seconds, made, epochs):
+    return race_seconds(made.rungs, TIMING) + confirmation_seconds(epochs, made.seeds, TIMING) <= seconds
+
+
 @pytest.mark.parametrize("seconds", [60, 100, 200, 400, 700, 1000, 1500])
 def test_a_plan_fits_into_its_time_and_leaves_the_confirmation_its_share(seconds):
     made = plan(seconds)
@@ -30,6 +34,11 @@ def test_a_plan_fits_into_its_time_and_leaves_the_confirmation_its_share(seconds
         assert made.seconds == pytest.approx(planned)
         assert planned <= RULE.used * seconds
         assert made.epochs >= made.rungs[-1].epochs >= 1
+        # All that the race leaves, and at least its share.
+        fitting = [epochs for epochs in range(31) if longest_within(RULE.used * seconds, made, epochs)]
+        assert made.epochs == max(fitting)
+        share = RULE.confirmation_share * RULE.used * seconds
+        assert all(confirmation_seconds(epochs, 5, TIMING) > share for epochs in range(made.epochs + 1, 31))
     else:
         assert made.epochs == 0
     assert made.needed > 10
@@ -80,7 +89,7 @@ def test_without_a_clock_the_plan_is_that_of_time_for_everything():
 
 @pytest.mark.parametrize("made", [plan(600), whole_plan(candidates=2, epochs=3, seeds=5)], ids=["limited", "whole"])
 def test_a_plan_comes_back_from_json(made):
-    assert Plan.from_dict(made.to_dict()) == made
+    assert RacePlan.from_dict(made.to_dict()) == made
 
 
 def test_the_stopwatch_tells_the_start_from_the_epochs():
@@ -109,13 +118,3 @@ def test_the_time_of_stored_runs_is_the_most_only_where_nothing_is_compiled(devi
     )
     timing = _timing_of([run])
     assert (timing.epoch, timing.at_most) == (run.seconds / 2, at_most)
-
-
-def test_a_second_timing_does_not_forget_the_start():
-    whole, rest = Timing(1.0, 5.0, 10), Timing(2.0, 0.5, 10)
-    assert later_timing(None, rest) == rest
-    assert later_timing(whole, None) == whole
-    assert later_timing(whole, rest) == Timing(2.0, 5.0, 10)
-    unclear = Timing(9.0, 0.0, 10, at_most=True)
-    assert later_timing(whole, unclear) == whole
-    assert later_timing(unclear, rest) == rest

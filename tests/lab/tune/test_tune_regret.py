@@ -184,14 +184,17 @@ def test_the_simulation_is_what_tune_does(share):
                 runs[spec.id] = Run(spec, (dataclasses.replace(epoch, validation_accuracy=accuracy),))
         verdict = race.ruling.verdict
         advice = simulated_tune(share)(made, scored, [])
-        assert advice.candidate == (race.winner if verdict == "attach" else None)
-        assert advice.committed == (verdict != "undecided")
+        assert advice.candidate == (race.winner if verdict == "helps" else None)
+        assert advice.committed == race.ruling.is_settled
         spent = sum(run.spec.epochs for run in runs.values()) / EPOCHS
         assert advice.trainings == pytest.approx(spent)
         follow = simulated_tune(share, follow=True)(made, scored, [])
-        assert follow.candidate == (race.winner if verdict == "attach" or race.leaning else None)
+        assert follow.candidate == (race.winner if verdict in ("helps", "likely helps") else None)
         verdicts.add(verdict)
-    assert verdicts == {"none", "undecided"} | ({"attach"} if share >= RULE.least_share else set())
+    settled = verdicts - {"inconclusive", "likely helps"}
+    assert settled - {"helps"}
+    assert verdicts - settled
+    assert ("helps" in settled) == (share >= RULE.least_share)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The short form: one short pair for each candidate. It leans, and never decides."""
+"""The short form: one short pair for each candidate. At most the best likely helps."""
 
 import dataclasses
 import json
@@ -8,14 +8,14 @@ from tune_examples import BAD, BASE, FAIR, GOOD, NOTHING, TIMING, all_runs, prep
 
 from asymtrain import UsageError
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.tune import CANDIDATES, Plan, Question, Rung, Watcher, read_tune, replay, run_tune
+from asymtrain.lab.tune import CANDIDATES, Question, RacePlan, Rung, read_tune, replay, run_tune
 from asymtrain.lab.tune.answer import budget_words, tune_figures, tune_tables, write_tuned
 from asymtrain.lab.tune.planning import RACE_SEED, short_plan, whole_plan
 from asymtrain.lab.tune.rule import judge_pair
 from asymtrain.lab.tune.running import describe, read_plan, write_json
 
 ASKED = question(short=True)  # nine epochs, three candidates
-PLAN = Plan((Rung(3, 3, 1),), epochs=0, seeds=0, seconds=None, needed=None)
+PLAN = RacePlan((Rung(3, 3, 1),), epochs=0, seeds=0, seconds=None, needed=None)
 HELPS, HURTS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}, {GOOD: -0.1, FAIR: -0.15, BAD: -0.2}
 SHAPES = {"classes": 3, "size": 120, "test_size": 10, "image_size": 8}
 TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=SHAPES, batch=16, epochs=2)
@@ -29,8 +29,8 @@ def answer(gains, asked=ASKED, plan=PLAN):
 @pytest.mark.parametrize(("asked", "epochs"), [(30, 10), (50, 17), (2, 1), (1, 1)])
 def test_a_pair_has_a_third_of_the_epochs(asked, epochs):
     plan = short_plan(candidates=9, epochs=asked)
-    assert plan == Plan((Rung(epochs, 9, 1),), epochs=0, seeds=0, seconds=None, needed=None)
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert plan == RacePlan((Rung(epochs, 9, 1),), epochs=0, seeds=0, seconds=None, needed=None)
+    assert RacePlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_a_whole_race_trains_the_same_runs():
@@ -42,9 +42,10 @@ def test_a_whole_race_trains_the_same_runs():
 
 
 @pytest.mark.parametrize("gains", [HELPS, HURTS], ids=["a gain", "a loss"])
-def test_it_never_decides(gains):
+def test_it_settles_nothing(gains):
     result = answer(gains)
-    assert (result.verdict, result.race.ruling.because) == ("undecided", "not confirmed")
+    assert result.verdict == ("likely helps" if gains == HELPS else "inconclusive")
+    assert result.race.ruling.because == "not confirmed"
     assert (result.comparison, result.race.pairs, result.race.missing) == (None, (), ())
     assert {run.spec.seed for run in result.runs} == {RACE_SEED}
     assert {run.spec.test for run in result.runs} == {"never"}
@@ -52,16 +53,15 @@ def test_it_never_decides(gains):
     assert [[entry.kept for entry in rung.entries] for rung in result.rungs] == [[True, False, False]]
 
 
-def test_it_leans_to_the_best_and_gives_code_that_is_marked(tmp_path):
+def test_the_best_likely_helps_and_its_code_is_marked(tmp_path):
     result = answer(HELPS)
-    assert result.leaning
     assert result.candidate == GOOD
     points = result.race.best_pair["points"]
     assert points == pytest.approx(10, abs=2)
     assert result.sentence == (
-        f"Undecided, leaning to attach softmax, alpha 1: {points:+.1f} points of validation accuracy in one short pair "
-        "(3 of 9 epochs, 80 validation images), not confirmed; one pair has no interval, and the best of 3 is biased "
-        "upward."
+        f"Likely helps: the best candidate, softmax, alpha 1, gave {points:+.1f} points of validation accuracy in one "
+        "short pair (3 of 9 epochs, 80 validation images), not confirmed; one pair has no interval, and the best of 3 "
+        "is biased upward."
     )
     assert result.snippet.startswith("# Not confirmed: one pair has no interval, and the best of 3 is biased upward.\n")
     assert "epochs = 9" in result.snippet  # those of the training that was asked about
@@ -69,20 +69,17 @@ def test_it_leans_to_the_best_and_gives_code_that_is_marked(tmp_path):
     (pairs,) = tune_figures(result)
     assert all(not bar.seeds for panel in pairs.panels for bar in panel.bars)  # they would repeat the diamonds
     page = write_tuned(tmp_path, result)["page"].read_text()
-    assert '<strong class="badge">Undecided, leaning to attach softmax, alpha 1</strong>' in page
+    assert '<strong class="badge">Likely helps</strong> The best candidate, softmax, alpha 1,' in page
     assert "confirms nothing" in page
 
 
-def test_it_leans_to_nothing():
+def test_a_loss_is_no_reason_to_attach():
     result = answer(HURTS)
-    assert not result.leaning
     assert not result.snippet
-    assert result.sentence.startswith(
-        "Undecided, leaning to attach nothing: the best candidate, softmax, alpha 1, gave -"
-    )
+    assert result.sentence.startswith("Inconclusive: the best candidate, softmax, alpha 1, gave -")
     assert result.sentence.endswith("one pair has no interval, and longer training can turn it.")
     equal = answer({NOTHING: 0.0}, question(NOTHING, short=True), short_plan(candidates=1, epochs=9))
-    assert equal.race.ruling.verdict == "undecided"
+    assert not equal.race.ruling.is_settled
 
 
 @pytest.mark.parametrize(
@@ -127,25 +124,24 @@ def test_what_is_missing():
     assert len(race.missing) == 4
     race = replay(ASKED, PLAN, runs_of(race.missing[1:], HELPS))
     assert race.winner is None
-    assert not race.leaning
     assert race.ruling.reason.startswith("1 run of the short pairs is missing: give the same command again")
 
 
 def test_it_trains_one_pair_each_and_goes_on(one_core, tmp_path):
     asked, stages, trained = Question(TINY, (GOOD, NOTHING), short=True), [], []
-    watcher = Watcher(stage=stages.append, run=lambda run, done, total: trained.append(run.spec.id))
+    watching = {"on_stage": stages.append, "on_run": lambda run, done, total: trained.append(run.spec.id)}
     store = tmp_path / "runs.sqlite"
     over = run_tune(dataclasses.replace(asked, minutes=1e-6), store=store, out=tmp_path)
     assert over.race.ruling.because == "time"
-    result = run_tune(asked, store=store, out=tmp_path, watcher=watcher)  # other minutes are the same question
+    result = run_tune(asked, store=store, out=tmp_path, **watching)  # other minutes are the same question
     assert stages == ["Short pairs: 2 candidates and Plain, 1 seed, 1 epoch"]
     assert result.timing is None
     assert len(result.runs) == 3
     write_json(tmp_path, result)
     document = json.loads((tmp_path / "tune.json").read_bytes())
     assert document["question"]["short"] is True
-    assert (document["verdict"], document["comparison"]) == ("undecided", None)
-    again = run_tune(asked, store=store, out=tmp_path, watcher=watcher)
+    assert (document["because"], document["comparison"]) == ("not confirmed", None)
+    again = run_tune(asked, store=store, out=tmp_path, **watching)
     assert len(trained) == len(stages) * 3 == 3
     assert again.to_dict() == result.to_dict() == read_tune(asked, store, tmp_path).to_dict()
 
@@ -156,13 +152,13 @@ def test_a_race_goes_on_in_its_folder_but_it_does_not_in_that_of_a_race(tmp_path
     whole = question(minutes=5.0, seeds=6)
     assert read_plan(tmp_path, short) == (None, PLAN)
     assert read_plan(tmp_path, whole) == (None, None)  # which then makes its own
-    with pytest.raises(UsageError, match="another list of candidates"):
+    with pytest.raises(UsageError, match="candidates"):
         read_plan(tmp_path, question(GOOD, short=True))
     other = dataclasses.replace(BASE, epochs=RunSpec.epochs, warmup=2.0)  # a recipe's warm-up follows from the epochs
-    with pytest.raises(UsageError, match="another number of epochs"):
+    with pytest.raises(UsageError, match="epochs"):
         read_plan(tmp_path, dataclasses.replace(short, base=other))
-    raced = Plan((Rung(3, 3, 3),), epochs=9, seeds=6, seconds=60.0, needed=1.0)
+    raced = RacePlan((Rung(3, 3, 3),), epochs=9, seeds=6, seconds=60.0, needed=1.0)
     prepare(tmp_path, whole, raced)
     assert read_plan(tmp_path, whole) == (TIMING, raced)
-    with pytest.raises(UsageError, match="holds a tune that is not short: give another folder with --out"):
+    with pytest.raises(UsageError, match="differs in short: give another folder with --out"):
         read_plan(tmp_path, short)

@@ -16,14 +16,15 @@ from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import Inputs, kept_function
 from asymtrain.lab.store import Store
-from asymtrain.lab.tune import Plan, Question, Rung, Watcher, read_tune, run_tune, without_equals
+from asymtrain.lab.tune import Question, RacePlan, Rung, read_tune, run_tune, without_equals
 from asymtrain.lab.tune.answer import write_tuned
+from asymtrain.lab.tune.planning import confirmation_seconds, race_seconds
 from asymtrain.lab.tune.running import _alone_in, write_json
 
 pytestmark = pytest.mark.usefixtures("one_core")
 SHAPES = {"classes": 3, "size": 120, "test_size": 40, "image_size": 8}
 TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=SHAPES, batch=16, epochs=2)
-PLAN = Plan((Rung(1, 2, 2), Rung(2, 1, 2)), epochs=2, seeds=5, seconds=60.0, needed=1.0)
+PLAN = RacePlan((Rung(1, 2, 2), Rung(2, 1, 2)), epochs=2, seeds=5, seconds=60.0, needed=1.0)
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def cut():
 
 def test_branches_that_help_are_advised(cut, tmp_path):
     asked = Question(cut, (NOTHING, GOOD))
-    prepare(tmp_path, asked, Plan((Rung(1, 2, 2),), epochs=3, seeds=5, seconds=60.0, needed=1.0))
+    prepare(tmp_path, asked, RacePlan((Rung(1, 2, 2),), epochs=3, seeds=5, seconds=60.0, needed=1.0))
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
-    assert result.verdict == "attach", result
+    assert result.verdict == "helps", result
     assert result.candidate == GOOD
     assert result.comparison["points"] > 10
     assert result.places == ("trunk",)
@@ -52,15 +53,13 @@ def test_branches_that_help_are_advised(cut, tmp_path):
     [(1, ["all"]), (2, ["all", "later"]), (3, ["all", "later", "middle"])],
     ids=["one", "two", "three"],
 )
-def test_candidates_that_few_places_make_equal_race_once(places, kept, tmp_path):
+def test_candidates_that_few_places_make_equal_race_once(places, kept):
     base = replace(TINY, arch_options={"widths": (8,) * (places + 1)})  # the last has no place
     asked = Question(base, tuple(Candidate(places=words) for words in ("all", "later", "middle")))
-    fewer = without_equals(asked, tmp_path)
+    fewer = without_equals(asked)
     assert [candidate.places for candidate in fewer.candidates] == kept
     other = Question(base, (*asked.candidates, Candidate(alpha=1.0, places="middle")))
     assert len(without_equals(other).candidates) == len(kept) + 1
-    prepare(tmp_path, asked, PLAN)  # a folder that races them goes on
-    assert without_equals(asked, tmp_path) == asked
 
 
 def test_branches_without_weight_are_not(tmp_path):
@@ -69,16 +68,16 @@ def test_branches_without_weight_are_not(tmp_path):
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
     assert result.comparison["points"] == 0
     assert not result.snippet
-    assert result.verdict == "none" or result.race.ruling.because == "not learnt"
+    assert result.verdict == "no meaningful difference" or result.race.ruling.because == "not learnt"
 
 
 def test_a_call_times_plans_and_answers(tmp_path):
     asked, stages = Question(TINY, (GOOD, NOTHING), minutes=10.0), []
-    result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, watcher=Watcher(stage=stages.append))
+    result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_stage=stages.append)
     assert result.timing.epoch > 0
     assert result.race.plan.epochs == 2
     assert [stage.partition(":")[0] for stage in stages] == ["Timing", "Rung 1 of 2", "Rung 2 of 2", "Confirmation"]
-    assert Plan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
+    assert RacePlan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
     # The race never saw the test images, nor the seeds of the confirmation.
     with Store(tmp_path / "runs.sqlite", read_only=True) as store:
         runs = store.runs()
@@ -99,15 +98,15 @@ def test_a_call_times_plans_and_answers(tmp_path):
 def test_without_a_limit_nothing_is_timed_and_everything_is_trained(tmp_path):
     asked, stages = Question(TINY, (GOOD, NOTHING), minutes=None), []
     store, left = tmp_path / "runs.sqlite", []
-    watcher = Watcher(lambda state: left.append(state.seconds_left), stages.append)
-    result = run_tune(asked, store=store, out=tmp_path, watcher=watcher)
+    watching = {"progress": lambda state: left.append(state.seconds_left), "on_stage": stages.append}
+    result = run_tune(asked, store=store, out=tmp_path, **watching)
     assert [stage.partition(":")[0] for stage in stages] == ["Rung 1 of 2", "Rung 2 of 2", "Confirmation"]
     assert result.timing is None
     assert any(left)  # a bar has the time left all the same
-    plan = Plan((Rung(1, 2, 3), Rung(2, 1, 3)), epochs=2, seeds=5, seconds=None, needed=None)
+    plan = RacePlan((Rung(1, 2, 3), Rung(2, 1, 3)), epochs=2, seeds=5, seconds=None, needed=None)
     assert result.race.plan == plan
-    assert Plan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == plan
-    again = run_tune(asked, store=store, out=tmp_path, watcher=Watcher(stage=stages.append))
+    assert RacePlan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == plan
+    again = run_tune(asked, store=store, out=tmp_path, on_stage=stages.append)
     assert len(stages) == 3
     assert again.to_dict() == result.to_dict() == read_tune(asked, store, tmp_path).to_dict()
 
@@ -124,7 +123,7 @@ def stopping_after(count):
         if not left[0]:
             raise Stop
 
-    return Watcher(run=run)
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -144,12 +143,12 @@ def test_after_an_interruption_the_same_call_ends_with_the_same_answer(count, an
     store = tmp_path / "runs.sqlite"
     prepare(tmp_path, asked, PLAN)
     with pytest.raises(Stop):
-        run_tune(asked, store=store, out=tmp_path, watcher=stopping_after(count))
+        run_tune(asked, store=store, out=tmp_path, on_run=stopping_after(count))
     so_far = read_tune(asked, store, tmp_path)
     assert so_far.race.ruling.because == "time"
     trained = []
-    watcher = Watcher(progress=lambda state: trained.extend(state.finished))
-    result = run_tune(asked, store=store, out=tmp_path, watcher=watcher)
+    watching = {"progress": lambda state: trained.extend(state.finished)}
+    result = run_tune(asked, store=store, out=tmp_path, **watching)
     assert {run.spec.id for run in trained}.isdisjoint(run.spec.id for run in so_far.runs)
     assert result.race.plan == PLAN
     write_json(tmp_path, result)
@@ -160,13 +159,14 @@ def test_after_an_interruption_the_same_call_ends_with_the_same_answer(count, an
 def test_more_seeds_go_on_in_the_same_folder(answered, tmp_path):
     asked, whole = answered
     out, trained = shutil.copytree(whole, tmp_path / "more"), []
-    watcher = Watcher(run=lambda run, done, total: trained.append((run.spec.variant, run.spec.seed)))
-    result = run_tune(replace(asked, seeds=7), store=out / "runs.sqlite", out=out, watcher=watcher)
+    watching = {"on_run": lambda run, done, total: trained.append((run.spec.variant, run.spec.seed))}
+    result = run_tune(replace(asked, seeds=7), store=out / "runs.sqlite", out=out, **watching)
     assert sorted(trained) == [(side, seed) for side in ("asymmetric", "plain") for seed in (3105, 3106)]
     assert result.comparison["n"] == 7
-    assert result.race.plan.seconds > PLAN.seconds
+    made = result.race.plan
+    assert made.seconds == race_seconds(made.rungs, TIMING) + confirmation_seconds(made.epochs, 7, TIMING)
     write_json(out, result)
-    with pytest.raises(UsageError, match="another number of seeds"):
+    with pytest.raises(UsageError, match="differs in seeds"):
         run_tune(asked, store=out / "runs.sqlite", out=out)
 
 
@@ -181,7 +181,7 @@ def test_a_page_is_byte_identical_when_it_is_built_again(answered, tmp_path):
 def test_time_that_is_over_keeps_what_was_measured(tmp_path):
     asked = Question(TINY, (GOOD,), minutes=1e-6)
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
-    assert (result.verdict, result.race.ruling.because) == ("undecided", "time")
+    assert (result.verdict, result.race.ruling.because) == ("inconclusive", "time")
     assert not (tmp_path / "tune.json").exists()  # no plan was made
     prepare(tmp_path, asked, PLAN)
     stopped = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
@@ -192,13 +192,13 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        pytest.param({"minutes": 5.0}, "another number of minutes", id="minutes"),
-        pytest.param({"candidates": (GOOD,)}, "another list of candidates", id="candidates"),
-        pytest.param({"base": RunSpec(**{**vars(TINY), "learning_rate": 0.5})}, "another learning rate", id="rate"),
-        pytest.param({"base": RunSpec(dataset_options=SHAPES)}, "another model|other options of the model", id="model"),
+        pytest.param({"minutes": 5.0}, "differs in minutes", id="minutes"),
+        pytest.param({"candidates": (GOOD,)}, "differs in candidates", id="candidates"),
+        pytest.param({"base": RunSpec(**{**vars(TINY), "learning_rate": 0.5})}, "differs in learning rate", id="rate"),
+        pytest.param({"base": RunSpec(dataset_options=SHAPES)}, "differs in arch", id="model"),
         pytest.param(
             {"base": replace(TINY, dataset_options={**SHAPES, "size": 500})},
-            "a tune with other options of the data:",
+            "differs in dataset options:",
             id="data options",
         ),
     ],
@@ -213,14 +213,14 @@ def test_a_folder_of_another_question_is_refused(changes, said, tmp_path):
 
 def test_where_no_race_fitted_the_folder_takes_more_minutes_and_keeps_its_timing(tmp_path):
     asked = Question(TINY, (GOOD, NOTHING), minutes=0.1, seeds=6)
-    prepare(tmp_path, asked, Plan((), epochs=0, seeds=6, seconds=0.0, needed=3.0))
+    prepare(tmp_path, asked, RacePlan((), epochs=0, seeds=6, seconds=0.0, needed=3.0))
     more = replace(asked, minutes=10.0, seeds=5)
     result = run_tune(more, store=tmp_path / "runs.sqlite", out=tmp_path)
     assert result.comparison["n"] == 5
     assert result.timing.start >= TIMING.start  # a start that was seen before is not forgotten
     again = run_tune(more, store=tmp_path / "runs.sqlite", out=tmp_path)  # everything is stored
     assert again.timing == result.timing
-    with pytest.raises(UsageError, match="another number of minutes"):
+    with pytest.raises(UsageError, match="differs in minutes"):
         run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
 
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.tune import Plan, Question, Rung, Timing, replay
+from asymtrain.lab.tune import Question, RacePlan, Rung, Timing, replay
 from asymtrain.lab.tune.running import describe, write_json
 from invented_runs import invent
 
@@ -15,7 +15,7 @@ BASE = RunSpec(
     arch="mlp", arch_options={"widths": (8, 8, 8, 8)}, dataset_options={"classes": 4, "size": 400, "image_size": 8},
     epochs=9, warmup=0.9,
 )  # fmt: skip
-PLAN = Plan((Rung(3, 3, 3), Rung(9, 2, 3)), epochs=9, seeds=5, seconds=60.0, needed=1.0)
+PLAN = RacePlan((Rung(3, 3, 3), Rung(9, 2, 3)), epochs=9, seeds=5, seconds=60.0, needed=1.0)
 TIMING = Timing(epoch=0.1, start=1.0, runs=4)
 
 

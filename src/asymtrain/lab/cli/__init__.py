@@ -8,16 +8,16 @@ and one file for each command. This file needs nothing: `asymtrain --help` works
 """
 
 from asymtrain.errors import how_to_install
+from asymtrain.lab.studies import STUDIES, load_study
 
 # The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
-    "probe": "Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict.",
+    "probe": "Try each form of branches in one short pair: the same as tune --short, which confirms nothing.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
-    "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
-    "practice": "Run the practice study: do branches help models that people use, under recipes that people use?",
+    **{name: load_study(name).__doc__ or "" for name in STUDIES},
     "report": "Write the rows and the page of everything that a store holds.",
     "status": "Show what a store holds, what is pending, what diverged or failed and why.",
     "watch": "Show a store on a live page: progress, curves and comparisons as they come, on this machine alone.",

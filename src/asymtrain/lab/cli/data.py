@@ -8,7 +8,8 @@ import typer
 
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import DATA, DATA_OPTION, DATA_ROOT, JSON, parse_data_options
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import show_json
+from asymtrain.lab.terminal import show_table, stdout
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset

@@ -10,7 +10,8 @@ A command takes groups of options, and `flattened` shows Typer their fields as t
     @flattened
     def run(context: typer.Context, where: DeviceOptions, json: Annotated[bool, JSON] = False) -> None: ...
 
-A command that needs another default derives the group and gives the field anew. The shared groups are in options.py.
+A command that needs another default derives the group and gives the field anew; options that it does not have are named
+in `without`, and keep their defaults. The shared groups are in options.py.
 The options of a group stand in the help under its `heading`.
 """
 
@@ -43,14 +44,14 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         groups[name] = annotation
         types = get_type_hints(annotation, include_extras=True)
-        for field in dataclasses.fields(annotation):
+        for field in shown_fields(annotation):
             required = field.default is dataclasses.MISSING
             default = inspect.Parameter.empty if required else field.default
             add(field.name, default, types[field.name], getattr(annotation, "heading", None))
 
     def call(**values: Any) -> Any:
         grouped = {
-            name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+            name: group(**{field.name: values.pop(field.name) for field in shown_fields(group)})
             for name, group in groups.items()
         }
         return command(**values, **grouped)
@@ -60,6 +61,11 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     return call
+
+
+def shown_fields(group: Any) -> list["dataclasses.Field[Any]"]:
+    """The fields of a group that are options of the command."""
+    return [field for field in dataclasses.fields(group) if field.name not in getattr(group, "without", ())]
 
 
 def _shown(annotation: Any, heading: str | None) -> Any:

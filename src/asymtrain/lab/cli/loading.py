@@ -21,6 +21,7 @@ from typer.main import get_command, get_group
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import COMMANDS, EXTRA, STOPPED
+from asymtrain.lab.studies import STUDIES, load_study
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -110,7 +111,7 @@ class _Command(_PlainHelp, TyperCommand):
     pass
 
 
-class Group(_PlainHelp, TyperGroup):
+class CommandGroup(_PlainHelp, TyperGroup):
     """A command that has commands of its own."""
 
 
@@ -123,9 +124,15 @@ class _Program(typer.Typer):
 
 @cache
 def load_command(name: str) -> Any:
-    """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
+    """The command `name`: the thing of that name in the file of that name, a function or a group of them.
+
+    A study has the commands of studies.py, or those of a file of its own.
+    """
     with loading():
-        command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
+        if name in STUDIES and not load_study(name).has_own_commands:
+            command = import_module("asymtrain.lab.cli.studies").study_group(name)
+        else:
+            command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
     return get_group(command) if isinstance(command, typer.Typer) else single_command(name, command)
 
 
@@ -136,11 +143,11 @@ def single_command(name: str, function: Callable[..., None]) -> Any:
     return get_command(alone)
 
 
-def command_group(name: str, cls: type[Group] = Group) -> typer.Typer:
+def command_group(name: str, cls: type[CommandGroup] = CommandGroup, line: str = "") -> typer.Typer:
     """A command that has commands of its own, and shows its help where none of them is called."""
     group = _Program(name=name, cls=cls)
 
-    @group.callback(invoke_without_command=True, help=COMMANDS[name])
+    @group.callback(invoke_without_command=True, help=line or COMMANDS[name])
     def start(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
@@ -148,8 +155,12 @@ def command_group(name: str, cls: type[Group] = Group) -> typer.Typer:
     return group
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """Knows its commands by name and help line; the one that is called is loaded."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A study needs no line beside its own in `STUDIES`."""
+        return super().get_command(ctx, cmd_name) or (load_command(cmd_name) if cmd_name in STUDIES else None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

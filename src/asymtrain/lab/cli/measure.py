@@ -13,9 +13,10 @@ import typer
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
+from asymtrain.lab.api.common import train_runs
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.loading import Group, command_group, loading, single_command
+from asymtrain.lab.cli.loading import CommandGroup, command_group, loading, single_command
 from asymtrain.lab.cli.options import (
     DEFAULT_OUT,
     RUN_IDS,
@@ -26,14 +27,14 @@ from asymtrain.lab.cli.options import (
     OutputOptions,
     RunOptions,
     TrackOptions,
-    TrainingOptions,
     offered_archs,
     typed_command,
 )
 from asymtrain.lab.cli.report import finished_runs
-from asymtrain.lab.cli.run import show_failures, train
-from asymtrain.lab.cli.screen import plain_text, show_page, stderr
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
+from asymtrain.lab.cli.run import show_failures, show_unfinished
+from asymtrain.lab.cli.screen import show_page
+from asymtrain.lab.instruments.instrument import Bench, Instrument, MeasuringStopped, Page, Say, comma_words
+from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class MeasureOutput(OutputOptions):
     ] = None
 
 
-class InstrumentGroup(Group):
+class InstrumentGroup(CommandGroup):
     """A command for each of `INSTRUMENTS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -97,7 +98,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
         stopped, bench = False, CommandBench(vars(shared), where, output)
         try:
             result = instrument.measure(options, bench)
-        except Stopped as stop:
+        except MeasuringStopped as stop:
             stderr().print(str(stop))
             if stop.result is None:
                 raise typer.Exit(INTERRUPTED) from None
@@ -190,13 +191,14 @@ class CommandBench(Bench):
             runs = stored_runs(self.store, [spec.id for spec in wanted])
         else:
             check_data(specs, self.data_root)
-            training = TrainingOptions(device=self.device, data_root=self.data_root)
-            runs, interrupted, how_to_continue = train(list(specs), self.store, training, self.tracker)
+            where: dict[str, Any] = {"device": self.device, "data_root": self.data_root, "tracker": self.tracker}
+            with progress_display() as display:
+                trained = train_runs(list(specs), display, store=self.store, **where)
+            runs = trained.runs
             if len(runs) < len(wanted):
                 self.failed = show_failures(self.store, {spec.id for spec in wanted})
-                done = f"{len(runs)} of {len(wanted)} runs are in {self.store}"
-                self.remark(f"{'Stopped' if interrupted else 'Not finished'}: {done}. {how_to_continue}")
-            if interrupted:
+                show_unfinished(trained, len(wanted), self.store, AGAIN)
+            if trained.interrupt:
                 raise typer.Exit(INTERRUPTED)
         by_id = {run.spec.id: run for run in runs}
         return [by_id[spec.id] for spec in wanted if spec.id in by_id]

@@ -24,20 +24,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.api.common import FIRST_SEED, MOST_SEEDS, base_spec, check_output
+from asymtrain.lab.api.common import STORE_NAME as STORE_NAME
+from asymtrain.lab.cli.groups import shown_fields
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.functions import is_function
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
-    from asymtrain.lab.scales import Scale
     from asymtrain.lab.trackers import Tracker
 
-FIRST_SEED = 42
 DEFAULT_OUT = Path("asymtrain-report")
-STORE_NAME = "runs.sqlite"
 TRAINED, WHERE, RESULTS = "What is trained", "Where and how long", "Results"  # headings of the help
 MOST = 10**9  # of anything that is counted: what is larger was mistyped
-MOST_SEEDS = 10_000  # in one call
 Workers = tuple[str, int]  # what trains: the kind of device (cpu, cuda), and how many stacks at the same time
 
 
@@ -101,37 +100,7 @@ DATA_OPTION = typer.Option(
     metavar="NAME=VALUE",
     help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
-MODEL = typer.Argument(
-    metavar="MODEL",
-    help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.",
-    autocompletion=offered_archs,
-)
-ARCH_OPTION = typer.Option(
-    "--arch-option",
-    metavar="NAME=VALUE",
-    help="An option of the model's builder, such as hidden_size=64; may be repeated.",
-)
-BATCH = typer.Option("--batch", help="Images in a batch. Default: the recipe's, or the scale's.", callback=one_or_more)
-LEARNING_RATE = typer.Option("--learning-rate", help="Highest learning rate.", callback=above_zero)
-WEIGHT_DECAY = typer.Option("--weight-decay", help="Weight decay.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
-AT = typer.Option("--at", metavar="NAME", help="Places: module names or globs. Default: the model's blocks.")
-LAYOUT = typer.Option("--layout", help="The axes of a place's output, such as BTD, where they cannot be told.")
-INITIAL_WEIGHTS = typer.Option(
-    "--initial-weights", help="A safetensors file that a model by name starts from.", metavar="FILE"
-)
-REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
-ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
-PRECISION = typer.Option(
-    "--precision",
-    help="Precision of the training: fp32 (the default), tf32 or bf16.",
-    autocompletion=offered("fp32", "tf32", "bf16"),
-)
-RECIPE = typer.Option(
-    "--recipe",
-    help="How runs are trained: paper, ordinary or strong. Default: as the scale says.",
-    autocompletion=offered("paper", "ordinary", "strong"),
-)
 SETTINGS = typer.Option(
     "--set",
     metavar="FIELD=VALUE",
@@ -159,10 +128,11 @@ JSON = typer.Option("--json", help="Print the result as JSON.")
 
 
 @dataclass(frozen=True)
-class ScaleOptions:
-    """Which runs, as differences from a scale.
+class RunOptions:
+    """Which runs, as differences from a scale, and what a user may change of them.
 
-    Every field that a derived group adds is a field of the spec by the same name; None leaves the scale's value.
+    A field that is not in `CHOICES` is a field of the spec by the same name; None leaves the recipe's value, or the
+    scale's.
     """
 
     heading = TRAINED
@@ -178,7 +148,13 @@ class ScaleOptions:
             autocompletion=offered_archs,
         ),
     ] = None
-    arch_option: Annotated[list[str] | None, ARCH_OPTION] = None
+    arch_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of the model's builder, such as hidden_size=64; may be repeated.",
+        ),
+    ] = None
     scale: Annotated[
         str | None,
         typer.Option(
@@ -186,24 +162,55 @@ class ScaleOptions:
         ),
     ] = None
     seeds: Annotated[str | None, SEEDS] = None
-    recipe: Annotated[str | None, RECIPE] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="How runs are trained: paper, ordinary or strong. Default: as the scale says.",
+            autocompletion=offered("paper", "ordinary", "strong"),
+        ),
+    ] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
+    batch: Annotated[
+        int | None, typer.Option(help="Images in a batch. Default: the recipe's, or the scale's.", callback=one_or_more)
+    ] = None
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", callback=above_zero)] = None
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
+    at: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Places: module names or globs. Default: the model's blocks."),
+    ] = None
+    layout: Annotated[
+        str | None, typer.Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
+    ] = None
+    redundancy: Annotated[int | None, typer.Option(help="Branches at each point.", callback=one_or_more)] = None
+    alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Precision of the training: fp32 (the default), tf32 or bf16.",
+            autocompletion=offered("fp32", "tf32", "bf16"),
+        ),
+    ] = None
+    initial_weights: Annotated[
+        str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
+    ] = None
 
     def given(self) -> list[str]:
-        return [name for name, value in vars(self).items() if value is not None]
+        return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
 
     def complete(
         self, bases: "Sequence[RunSpec]", given: Collection[str], data_root: Path | None, **others: Any
     ) -> "tuple[list[RunSpec], list[str]]":
-        """The specs with a batch that fits their data, and lines that tell what was not given.
+        """The specs with a batch that fits their data, and lines that name the defaults.
 
-        `given` are further fields that were, `others` further settings that were not.
+        `given` are further fields that were given, `others` further settings that were not.
         """
         from asymtrain.lab.recipes import complete
 
-        own = {"scale": self.scale or "quick", "recipe": self.recipe or "paper"}
         fields = {"dataset" if name == "data" else name for name in self.given()} | set(given)
-        missing = {name: value for name, value in own.items() if name not in fields}
-        return complete(bases, self.recipe, fields, data_root, **missing, **others)
+        defaults = {"scale": self.scale or "quick", "recipe": self.recipe or "paper", **others}
+        missing = {name: value for name, value in defaults.items() if name not in fields}
+        return complete(bases, self.recipe, fields, data_root, **missing)
 
     def refuse_beside(self, option: str, *allowed: str) -> set[str]:
         """Refuse settings of runs that `option` names with all of theirs.
@@ -222,55 +229,36 @@ class ScaleOptions:
                 raise UsageError(f"{option} names runs with all their settings: leave out --{name.replace('_', '-')}")
         return functions
 
-    def get_scale(self) -> "Scale":
-        from asymtrain.lab.scales import get_scale
-
-        return get_scale(self.scale or "quick")
-
     def parse_seeds(self, default: Sequence[int] = ()) -> tuple[int, ...]:
         """The seeds that are given, else the default, else the scale's."""
-        return parse_seeds(self.seeds) if self.seeds is not None else tuple(default or self.get_scale().seeds)
+        from asymtrain.lab.scales import get_scale
+
+        if self.seeds is not None:
+            return parse_seeds(self.seeds)
+        return tuple(default or get_scale(self.scale or "quick").seeds)
 
     def base_specs(self, archs: Sequence[str] = (), **fields: Any) -> "list[RunSpec]":
         """The Asymmetric spec of each backbone that is given, else of `archs`, else of all; seeds are left out.
 
-        `fields` are further fields of the specs; None leaves the recipe's value, and without one the scale's.
+        `fields` are further fields of the specs.
         """
-        from asymtrain.lab.recipes import check_given, recipe_fields
-        from asymtrain.lab.scales import scaled_spec
-
-        own = ("data", "data_option", "arch", "arch_option", "scale", "seeds", "recipe")
-        added = {name: value for name, value in vars(self).items() if name not in own} | fields
-        names, scale = parse_archs(self.arch or archs), self.get_scale()
-        if self.data_option:
-            known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
-            added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
-        given = {name: value for name, value in added.items() if value is not None}
-        check_given(given)
-        if self.recipe is not None:
-            added = recipe_fields(self.recipe, given.get("epochs", scale.fields["epochs"]), given)
-        specs = [scaled_spec(scale, name, self.data, **added) for name in names]
-        if not self.arch_option:
-            return specs
-        options = parse_arch_options(self.arch_option)
-        joined: list[Any] = [{**dict(spec.arch_options), **options} for spec in specs]
-        return [dataclasses.replace(spec, arch_options=both) for spec, both in zip(specs, joined, strict=True)]
+        own = {name: value for name, value in vars(self).items() if name not in CHOICES}
+        return [
+            base_spec(
+                name,
+                self.data,
+                scale=self.scale or "quick",
+                recipe=self.recipe,
+                fields=own | fields,
+                arch_options=parse_arch_options(self.arch_option),
+                data_options=parse_data_options(self.data_option),
+            )
+            for name in parse_archs(self.arch or archs)
+        ]
 
 
-@dataclass(frozen=True)
-class RunOptions(ScaleOptions):
-    """Which runs, with what commands that train whole runs let a user change of them."""
-
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
-    batch: Annotated[int | None, BATCH] = None
-    learning_rate: Annotated[float | None, LEARNING_RATE] = None
-    weight_decay: Annotated[float | None, WEIGHT_DECAY] = None
-    at: Annotated[list[str] | None, AT] = None
-    layout: Annotated[str | None, LAYOUT] = None
-    redundancy: Annotated[int | None, REDUNDANCY] = None
-    alpha: Annotated[float | None, ALPHA] = None
-    precision: Annotated[str | None, PRECISION] = None
-    initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
+CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe")
+"""Options that are no field of a spec by the same name."""
 
 
 @dataclass(frozen=True)
@@ -388,22 +376,15 @@ class OutputOptions(PageOptions):
 
     def looked_into(self) -> Path:
         """The store; that there is none is told where one was named, since the name may be wrong."""
-        from asymtrain.lab.cli.screen import stderr
         from asymtrain.lab.store import store_exists
+        from asymtrain.lab.terminal import stderr
 
         if self.store is not None and not store_exists(self.store):
             stderr().print(f"There is no store at {self.store}: nothing counts as done.")
         return self.store_path
 
     def check(self) -> None:
-        from asymtrain.lab.report import check_folder
-
-        super().check()
-        check_folder(self.store_path.parent)
-        if self.store_path.is_dir():
-            raise UsageError(
-                f"{self.store_path} is a folder: give the path of a file, such as {self.store_path / STORE_NAME}"
-            )
+        check_output(self.out, self.store_path)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -456,7 +437,7 @@ def parse_settings(
     """
     from asymtrain.lab import recipes, runs
 
-    own = {field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(options)}
+    own = {field.name: f"--{field.name.replace('_', '-')}" for field in shown_fields(options)}
     own |= others or {}
     fields = (*runs.AUXILIARY, *recipes.FIELDS, "last_batch")
     names = [name for name in fields if not name.startswith("cosine") and name not in own]  # cosines change nothing
@@ -514,9 +495,9 @@ def _number(refusal: str, text: str) -> float:
     return value
 
 
-def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:
+def parse_values(option: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
-        return tuple(default)
+        return None
     try:
         values = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:

@@ -2,14 +2,15 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import (
@@ -29,20 +30,21 @@ from asymtrain.lab.cli.options import (
     parse_seeds,
     typed_command,
 )
-from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import progress_display, show_blocks, show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.studies import View, do_next, list_blocks, offered_blocks, read, train
+from asymtrain.lab.studies.paper import STUDY
+from asymtrain.lab.studies.study import Block
+from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from asymtrain.lab.studies.paper.recipe import Measuring, Recipe
-    from asymtrain.lab.studies.paper.running import Done
-    from asymtrain.lab.studies.paper.snapshot import Snapshot
-    from asymtrain.lab.studies.paper.study import Study
+    from asymtrain.lab.report.table import Table
+    from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult
+    from asymtrain.lab.studies.paper.study import Scope
+    from asymtrain.lab.studies.paper.verdicts import Judgement
+    from asymtrain.lab.studies.snapshot import Snapshot
 
 PAPER_OUT = Path("asymtrain-paper")
-KEPT = "*200-epochs*"  # folders of results/ that hold the study
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = command_group("paper")
 
@@ -52,13 +54,6 @@ def offered_recipes(incomplete: str) -> list[str]:
     from asymtrain.lab.studies.paper.recipes import RECIPES, aliases
 
     return [name for name in dict.fromkeys(("all", *RECIPES, *aliases())) if name.startswith(incomplete)]
-
-
-def offered_blocks(incomplete: str) -> list[str]:
-    """For a shell's completion."""
-    from asymtrain.lab.studies.paper.blocks import BLOCKS
-
-    return [name for name in BLOCKS if name.startswith(incomplete)]
 
 
 Names = Annotated[
@@ -87,9 +82,9 @@ class SizeOptions:
         typer.Option(help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."),
     ] = None
 
-    def build(self) -> "Study":
+    def build(self) -> "Scope":
         """The study that the options mean; what contradicts itself is refused."""
-        from asymtrain.lab.studies.paper.study import Study, get_sizes
+        from asymtrain.lab.studies.paper.study import Scope, get_sizes
 
         sizes = get_sizes(self.scale)
         if self.data not in (None, "shapes", "cifar"):
@@ -97,7 +92,7 @@ class SizeOptions:
         if self.data == "shapes" and not sizes.stands_for:
             raise UsageError(f"--scale {self.scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
         part = self.data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
-        return Study(
+        return Scope(
             sizes=sizes,
             seeds=parse_seeds(self.seeds) if self.seeds else (),
             epochs=self.epochs or 0,
@@ -135,7 +130,7 @@ class StudyOptions(SizeOptions):
         ),
     ] = None
 
-    def build(self) -> "Study":
+    def build(self) -> "Scope":
         from asymtrain.lab.studies.paper.study import parse_readings
 
         return dataclasses.replace(
@@ -149,7 +144,7 @@ class StudyOptions(SizeOptions):
     def archs(self) -> tuple[str, ...]:
         return parse_archs(self.arch, by_name=False)
 
-    def parts(self, names: list[str], study: "Study") -> "tuple[Recipe, ...]":
+    def parts(self, names: list[str], study: "Scope") -> "tuple[Recipe, ...]":
         """What the named recipes have of the backbones; refused where that is nothing."""
         from asymtrain.lab.studies.paper.recipe import parts_of
         from asymtrain.lab.studies.paper.recipes import choose
@@ -169,7 +164,7 @@ class BlockOptions(SizeOptions):
         str, typer.Option(help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
     ] = ""
 
-    def build(self) -> "Study":
+    def build(self) -> "Scope":
         precision = self.precision or ("bf16" if self.scale == "paper" else SizeOptions.precision)
         return super(BlockOptions, dataclasses.replace(self, precision=precision)).build()
 
@@ -179,12 +174,6 @@ class PaperOutput(OutputOptions):
     """The folder and the store of a reproduction."""
 
     out: Annotated[Path, typer.Option(help="Folder of the page, the tables and the store.")] = PAPER_OUT
-
-    def read(self) -> "Snapshot":
-        """What the store holds."""
-        from asymtrain.lab.studies.paper.snapshot import read_store
-
-        return read_store(self.looked_into())
 
 
 @dataclass(frozen=True)
@@ -215,10 +204,10 @@ class StoredOutput:
 def import_command(store: Path) -> str:
     """What imports the study that a clone keeps; nothing for an installed wheel, which has no results."""
     folder = Path(__file__).parents[4] / "results"
-    if not any(folder.glob(KEPT)):
+    if not any(folder.glob(STUDY.in_results)):
         return ""
     where = Path("results") if folder.parent == Path.cwd() else folder
-    return f"asymtrain store import {shlex.quote(str(store))} {shlex.quote(str(where))}/{KEPT}"
+    return f"asymtrain store import {shlex.quote(str(store))} {shlex.quote(str(where))}/{STUDY.in_results}"
 
 
 @dataclass(frozen=True)
@@ -249,20 +238,52 @@ def list_(
     Runs that several recipes share count in each of them; the last line counts them once.
     """
     with loading():
-        from asymtrain.lab.cli import paper_work as work
+        from asymtrain.lab.studies.frame import joined, missing_of, plan_sentence, seconds_left
+        from asymtrain.lab.studies.paper.recipe import of_archs
         from asymtrain.lab.studies.paper.recipes import RECIPES
-        from asymtrain.lab.studies.paper.running import missing
     study = chosen.build()
-    workers = estimated_workers(device)
-    known = output.read()
-    recipes = tuple(work.ask_once(recipe, study, known) for recipe in RECIPES.values())
-    rows = list(work.listing(study, known, recipes, workers, chosen.archs))
+    workers, known = estimated_workers(device), read(output)
+    needs = {name: of_archs(recipe.needs(study, known), chosen.archs) for name, recipe in RECIPES.items()}
+    rows = [
+        {
+            "name": recipe.name,
+            "covers": list(recipe.covers),
+            "title": recipe.title,
+            "beyond_the_paper": recipe.beyond,
+            "claims": list(recipe.claims),
+            **left.progress,
+            "seconds_left": seconds_left(STUDY, study, left, known, workers)[0],
+        }
+        for recipe in RECIPES.values()
+        for left in [missing_of(needs[recipe.name], known)]
+    ]
     if output.json:
         show_json(rows)
         return
-    show_table(work.listing_table(rows))
-    left = missing(recipes, study, known, chosen.archs)
-    stdout().print(work.plan_sentence(left, study, known, workers), soft_wrap=True)
+    show_table(_recipes_table(rows))
+    left = missing_of(joined(needs.values()), known)
+    stdout().print(plan_sentence(STUDY, study, left, known, workers), soft_wrap=True)
+
+
+def _recipes_table(rows: Sequence[dict[str, Any]]) -> "Table":
+    from asymtrain.lab.report.table import Column, Table, duration, make_rows
+
+    columns = (
+        *map(Column, ("Name", "Covers", "Claims")),
+        *(Column(name, "number") for name in ("Trainings", "Measurements", "Time left")),
+    )
+    cells = (
+        (
+            row["name"],
+            "beyond the paper" if row["beyond_the_paper"] else ", ".join(row["covers"]),
+            ", ".join(row["claims"]) or None,
+            f"{row['runs_there']}/{row['runs_needed']}",
+            f"{row['measurements_there']}/{row['measurements_needed']}",
+            duration(row["seconds_left"]),
+        )
+        for row in rows
+    )
+    return Table("recipes", "", columns, make_rows(cells))
 
 
 @paper.command()
@@ -276,12 +297,7 @@ def blocks(
 
     Rows of results/ count once they are imported: `asymtrain store import STORE results/FOLDER`.
     """
-    with loading():
-        from asymtrain.lab.cli import paper_work as work
-    study = chosen.build()
-    workers = estimated_workers(device)
-    rows = work.blocks_listing(study, output.read(), workers)
-    show_blocks(rows, json=output.json, for_gpu=workers[0] == "cpu" and chosen.scale == "paper")
+    list_blocks(STUDY, chosen.build(), output, device, for_gpu=chosen.scale == "paper")
 
 
 @paper.command()
@@ -301,7 +317,9 @@ def run(
     """
     study = chosen.build()
     # Before anything is trained: there may be nothing of these backbones.
-    _train(context, chosen.parts(names, study), study, training, output, tracks, full=full)
+    block = Block(", ".join(names), "", chosen.parts(names, study))
+    view = _view(context, block, study, output, full=full)
+    train(context, STUDY, block, study, training, output, tracks, view)
 
 
 @paper.command("next")
@@ -314,91 +332,39 @@ def next_(
     tracks: TrackOptions,
     block: Annotated[
         str | None,
-        typer.Option(help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
+        typer.Option(help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks(STUDY)),
     ] = None,
     full: Annotated[bool, FULL] = False,
 ) -> None:
     """Do the first block of the reproduction that is not finished. Called again, it goes on where it stopped."""
     with loading():
-        from asymtrain.lab.studies.paper.blocks import first_unfinished, get_block
-    study = chosen.build()
-    known = output.read()
-    wanted = get_block(block) if block else first_unfinished(study, known)
-    if wanted is None:
-        stdout().print("Every block is finished: `asymtrain paper show all` has the results.")
-        return
-    opening = f"Block {wanted.name}: {wanted.title}."
-    own = wanted.study(study)
-    done = _train(context, wanted.recipes, own, training, output, tracks, full=full, known=known, opening=opening)
-    if done.left.is_empty:
-        after = first_unfinished(study, done.known)
-        stderr().print(
-            f"Block {wanted.name} is finished. {f'The next is {after.name}.' if after else 'It was the last.'}"
-        )
+        from asymtrain.lab.studies.frame import get_block
+    wanted = get_block(STUDY, block) if block else None
+
+    def view(block: Block, study: "Scope") -> View:
+        return _view(context, block, study, output, full=full)
+
+    do_next(context, STUDY, chosen.build(), wanted, training, output, tracks, view)
 
 
-def _train(
-    context: typer.Context,
-    parts: "Sequence[Recipe]",
-    study: "Study",
-    training: ExecutorOptions,
-    output: PaperOutput,
-    tracks: TrackOptions,
-    *,
-    full: bool,
-    known: "Snapshot | None" = None,
-    opening: str = "",
-) -> "Done":
-    """Train, measure and show. `known` is what the store holds, if it was just read."""
-    with loading():
-        import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
-        from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.studies.paper.page import write_paper
-        from asymtrain.lab.studies.paper.running import check_data, missing, run_recipes
-        from asymtrain.lab.studies.paper.snapshot import read_store
+def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOutput, *, full: bool) -> View:
+    def opening(known: "Snapshot") -> list[str]:
+        others = elsewhere(known, study)
+        return [study_sentence(study), *([others] if others else [])]
+
+    def show(known: "Snapshot") -> str:
+        from asymtrain.lab.studies.paper.page import judge_recipes, write_paper
         from asymtrain.lab.studies.paper.spec_index import specs_behind
-        from asymtrain.lab.trackers import tracking
-    store = output.store_path
-    output.check()
-    tracker = tracks.open(output.out)
-    workers = training.workers
-    known = read_store(store) if known is None else known
-    left = missing(parts, study, known)
-    check_data(left, training.data_root)
-    console = stderr()
-    if opening:
-        console.print(opening)
-    console.print(work.study_sentence(study))
-    if others := work.elsewhere(known, study):
-        console.print(others)
-    console.print(work.plan_sentence(left, study, known, workers))
-    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
-        def on_measurement(measured: "Measuring", done: int, total: int) -> None:
-            display.productive = True
-            display.console.print(f"{done}/{total} {measured.title}")
-
-        options = {**dataclasses.asdict(training), "known": known, "progress": update}
-        done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    page: Path | None = None
-    if display.productive or not done.interrupted:  # after a Ctrl-C at the start there is nothing new to show
-        results, judgements = work.judge_recipes(parts, study, done.known)
-        specs = specs_behind(parts, study, done.known)
+        results, judgements = judge_recipes(block.parts, study, known)
+        specs = specs_behind(block.parts, study, known)
         page = write_paper(output.out, results, judgements, study, typed_command(context), specs)["page"]
-        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(output.store_path)])
         rest = f"the report has them, and `{again}` prints those of one recipe"
-        work.show_results(results, judgements, study, rest, full=full, json=output.json)
-    left = done.left
-    failed = show_failures(store, {spec.id for spec in left.specs})
-    if not left.is_empty:
-        ended = "Stopped" if done.interrupted else "Not finished"
-        rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
-        console.print(f"{ended}: {rest} are left. {display.going_on(training.minutes)}")
-    if page:
-        console.print(f"Report: {page}")
-    if done.interrupted or failed:
-        raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
-    return done
+        show_results(results, judgements, study, rest, full=full, json=output.json)
+        return f"Report: {page}"
+
+    return View(show, opening)
 
 
 @paper.command()
@@ -415,21 +381,20 @@ def verdicts(
     With --out also as files: both tables, and the effects as one figure.
     """
     with loading():
-        from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.report.table import table_json
-        from asymtrain.lab.studies.paper.page import document, write_verdicts
+        from asymtrain.lab.studies.paper.page import document, judge_recipes, write_verdicts
         from asymtrain.lab.studies.paper.recipes import RECIPES
-        from asymtrain.lab.studies.paper.snapshot import read_store
         from asymtrain.lab.studies.paper.summary import conclusion, history_table, verdict_table
+        from asymtrain.lab.studies.snapshot import read_store
     study = chosen.build()
     names = [name for name, recipe in RECIPES.items() if recipe.claims]
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
         check_folder(output.out)
     known = read_store(store)
-    results, judgements = work.judge_recipes(parts, study, known)
-    work.check_stored(results, study, known, parts)
+    results, judgements = judge_recipes(parts, study, known)
+    check_stored(results, study, known, parts)
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")
@@ -450,24 +415,148 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     With --arch, claims that compare backbones (c06) are shown where all of theirs are named.
     """
     with loading():
-        from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.report import check_folder
-        from asymtrain.lab.studies.paper.page import write_paper
-        from asymtrain.lab.studies.paper.snapshot import read_store
+        from asymtrain.lab.studies.paper.page import judge_recipes, write_paper
         from asymtrain.lab.studies.paper.spec_index import specs_behind
+        from asymtrain.lab.studies.snapshot import read_store
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)
-    results, judgements = work.judge_recipes(parts, study, known)
-    work.check_stored(results, study, known, parts)
+    results, judgements = judge_recipes(parts, study, known)
+    check_stored(results, study, known, parts)
     page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
     if output.out is not None:
         check_folder(output.out)
         specs = specs_behind(parts, study, known)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
     rest = f"name one recipe, or add --full; {page}"
-    work.show_results(results, judgements, study, rest, full=output.full, json=output.json)
-    if others := work.elsewhere(known, study):
+    show_results(results, judgements, study, rest, full=output.full, json=output.json)
+    if others := elsewhere(known, study):
         stderr().print(others)
     if output.out is not None:
         stderr().print(f"Report: {files['page']}, from {store}")
+
+
+# What is printed
+
+SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
+
+
+def study_sentence(study: "Scope") -> str:
+    """How large a study is: who typed 42 for one seed sees here that it means 42 of them."""
+    seeds = study.seeds
+    names = ", ".join(map(str, seeds))
+    if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
+        names = f"{seeds[0]} to {seeds[-1]}"
+    counts = [f"{counted(len(seeds), 'seed')} ({names})"]
+    counts += [counted(study.epochs, "epoch"), study.precision]
+    return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
+
+
+def elsewhere(known: "Snapshot", study: "Scope") -> str:
+    """What else the store holds; it is never mixed in."""
+    from asymtrain.lab.studies.frame import joined
+    from asymtrain.lab.studies.paper.recipes import RECIPES
+
+    needs = joined(recipe.needs(study, known) for recipe in RECIPES.values())
+    mine = {spec.id: spec for spec in needs.specs}
+    others = [run.spec for run in known.runs.values() if run.spec.id not in mine]
+    if not others:
+        return ""
+    fields = ("dataset", "epochs", "precision")
+    theirs, ours = ([{getattr(spec, name) for spec in specs} for name in fields] for specs in (others, mine.values()))
+    if all(their <= our for their, our in zip(theirs, ours, strict=True)):
+        differ = "another reading or recipe (`--reading every` shows those of readings)"
+    else:
+        data, epochs, precisions = (", ".join(map(str, sorted(values))) for values in theirs)
+        differ = f"another scale, reading, length or precision ({data}; {epochs} epochs; {precisions})"
+    return f"The store also holds {counted(len(others), 'run')} of {differ}, which are not part of this."
+
+
+def check_stored(
+    results: "Sequence[RecipeResult]", study: "Scope", known: "Snapshot", parts: "Sequence[Recipe]"
+) -> None:
+    """Refuse to show tables of dashes: name the options under which the store has rows, or what else it holds."""
+    if any(result.runs_there or result.measurements_there for result in results):
+        return
+    from asymtrain.lab.studies.frame import missing
+    from asymtrain.lab.studies.paper.study import SIZES
+
+    found = {}
+    for scale, precision in product(SIZES, sorted({run.spec.precision for run in known.runs.values()})):
+        other = dataclasses.replace(study, sizes=SIZES[scale], precision=precision, seeds=(), epochs=0)
+        there = missing(STUDY, parts, other, known).progress
+        found[f"--scale {scale} --precision {precision}"] = there["runs_there"] + there["measurements_there"]
+    best = max(found, key=lambda options: found[options], default="")
+    names = ", ".join(result.name for result in results) if len(results) <= SHOWN_WHOLE else "these recipes"
+    remedy = elsewhere(known, study) or "Train them with `asymtrain paper run`."
+    if best and found[best]:
+        remedy = f"Add {best} to see {counted(found[best], 'row')} of it."
+    raise UsageError(f"the store has no rows of {names} for this study. {study_sentence(study)} {remedy}")
+
+
+def _rows_there(result: "RecipeResult") -> str:
+    """How many of its rows there are: trainings, or measurements where it has no others."""
+    if result.runs_needed:
+        return f"{result.runs_there}/{result.runs_needed} trainings"
+    return f"{result.measurements_there}/{result.measurements_needed} measurements"
+
+
+def _show_overview(results: "Sequence[RecipeResult]", judgements: "Sequence[Judgement]", rest: str) -> None:
+    """A line for each recipe, the claims by verdict, and where the rest is."""
+    from asymtrain.lab.report.table import Column, Table, make_rows
+
+    console = stdout()
+    columns = (Column("Recipe"), Column("Title"), Column("Rows", "number"), Column("Claims"))
+    rows = ((result.name, result.title, _rows_there(result), ", ".join(result.claims) or None) for result in results)
+    show_table(Table("overview", "", columns, make_rows(rows)))
+    console.print()
+    verdicts: dict[str, list[str]] = {}
+    for judgement in judgements:
+        verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
+    for words, claims in sorted(verdicts.items(), key=lambda item: -len(item[1])):
+        console.print(f"{words} ({len(claims)}): {', '.join(claims)}")
+    console.print(f"Every table, note and verdict: {rest}.", soft_wrap=True)
+
+
+def show_results(
+    results: "Sequence[RecipeResult]",
+    judgements: "Sequence[Judgement]",
+    study: "Scope",
+    rest: str,
+    *,
+    full: bool,
+    json: bool,
+) -> None:
+    """Tables with their notes, figures by name, then the verdicts; or all as JSON.
+
+    Of several recipes an overview, unless they are asked for in full: `rest` is where the rest is.
+    """
+    if json:
+        from asymtrain.lab.studies.paper.page import document
+
+        show_json(document(results, judgements, study))
+        return
+    if len(results) > SHOWN_WHOLE and not full:
+        _show_overview(results, judgements, rest)
+        return
+    console = stdout()
+    for result in results:
+        console.print(f"{result.title} ({_rows_there(result)})")
+        for table in result.tables:
+            if _says_nothing(table):
+                console.print(f"{table.title}: no rows yet")
+            else:
+                show_table(table)
+        for figure in result.figures:
+            console.print(f"{figure.title}: {figure.caption if figure.missing else 'drawn in the report'}")
+        for line in (*result.notes, ""):
+            console.print(line)
+    for judgement in judgements:
+        console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
+
+
+def _says_nothing(table: "Table") -> bool:
+    """Does every row wait for its runs, with no number of the paper's beside?"""
+    waits = [any(cell.missing for cell in row) and not any(cell.spec_ids for cell in row) for row in table.rows]
+    return bool(waits) and all(waits) and not any(column.papers for column in table.columns)

@@ -10,7 +10,7 @@ from typer import Option
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.options import SETTINGS, TrackOptions, above_zero
-from asymtrain.lab.cli.tune import Effort, TrainingAsked, TuneOutput, find
+from asymtrain.lab.cli.tune import Effort, ModelOptions, TuneOutput, find
 from asymtrain.lab.cli.watch import WatchOptions
 
 
@@ -40,12 +40,12 @@ class ShortEffort(Effort):
 @flattened
 def probe(
     context: typer.Context,
-    asked: TrainingAsked,
+    chosen: ModelOptions,
     effort: ShortEffort,
     output: TuneOutput,
     tracks: TrackOptions,
     watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
-    """Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict."""
-    find(context, asked, dataclasses.replace(effort, short=True), output, settings, tracks, watch)
+    """Try each form of branches in one short pair: the same as tune --short, which confirms nothing."""
+    find(context, chosen, dataclasses.replace(effort, short=True), output, settings, tracks, watch)

@@ -1,15 +1,16 @@
 """`asymtrain report`: build the page again from a store."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.api.common import versions_in
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import DEFAULT_OUT, RECORD, STORE_NAME, latest_store, typed_command
-from asymtrain.lab.cli.screen import show_summary, stderr
+from asymtrain.lab.cli.screen import show_summary
+from asymtrain.lab.terminal import stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
@@ -43,14 +44,3 @@ def finished_runs(store: Path) -> "list[Run]":
     if not runs:
         raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
     return runs
-
-
-def versions_in(store: Path, runs: "Iterable[Run]") -> dict[str, str]:
-    """Versions that these runs of a store were trained with; several of one thing are all named."""
-    from asymtrain.lab.store import Store
-    from asymtrain.lab.store.provenance import joined_versions
-
-    if not (ids := [run.spec.id for run in runs]):
-        return {}
-    with Store(store, read_only=True) as opened:
-        return joined_versions([record.provenance.versions for record in opened.records(ids)])

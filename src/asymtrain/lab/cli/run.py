@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.api.common import Trained, train_runs
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
@@ -21,15 +22,14 @@ from asymtrain.lab.cli.options import (
     parse_settings,
     typed_command,
 )
-from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.lab.cli.screen import show_json, show_summary
 from asymtrain.lab.cli.watch import WatchOptions
+from asymtrain.lab.terminal import progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Summary
-    from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.trackers import Tracker
+    from asymtrain.lab.runs import RunSpec
 
 
 @flattened
@@ -51,8 +51,9 @@ def run(
     Called again, it continues where it stopped.
     """
     with loading():
+        from asymtrain.lab.api.compare import compared
         from asymtrain.lab.executors import check_data, check_executor
-        from asymtrain.lab.report import FILES, write_report
+        from asymtrain.lab.report import FILES
         from asymtrain.lab.runs import pairs
     seeds, defaults = chosen.parse_seeds(), list[str]()
     if from_search is not None:
@@ -67,20 +68,21 @@ def run(
     tracker = tracks.open(output.out)
     check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
-    with watch.opened(store):
-        runs, interrupted, how_to_continue = train(specs, store, training, tracker, defaults)
-    summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
+    options = dataclasses.asdict(training)
+    with watch.opened(store), progress_display(defaults) as display:
+        trained = train_runs(specs, display, store=store, tracker=tracker, **options)
+    result = compared(trained.runs, typed_command(context), store)
+    result.page(output.out)
     if output.json:
-        show_json(document(summary, len(specs), output))
+        show_json(document(result.summary, len(specs), output))
     else:
-        show_summary(summary)
+        show_summary(result.summary)
     failed = show_failures(store, wanted)
-    if len(runs) < len(wanted):
-        opening = "Stopped" if interrupted else "Not finished"
-        stderr().print(f"{opening}: {len(runs)} of {len(wanted)} runs are in {store}. {how_to_continue}")
+    if len(trained.runs) < len(wanted):
+        show_unfinished(trained, len(wanted), store, display.going_on(training.minutes, fresh=training.fresh))
     stderr().print(f"Report: {output.out / FILES['report']}")
-    if interrupted or failed:
-        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+    if trained.interrupt or failed:
+        raise typer.Exit(INTERRUPTED if trained.interrupt else FAILED)
 
 
 def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, seeds: Sequence[int]) -> "list[RunSpec]":
@@ -104,49 +106,6 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
     return specs
 
 
-def train(
-    specs: "list[RunSpec]",
-    store: Path,
-    training: TrainingOptions,
-    tracker: "Tracker | None" = None,
-    opening: Sequence[str] = (),
-) -> "tuple[list[Run], bool, str]":
-    """Finished runs, whether Ctrl-C ended the training before all were, and how to go on; `opening` is told first."""
-    with loading():
-        from asymtrain.lab import executors
-        from asymtrain.lab.checkpoints import checkpointed
-        from asymtrain.lab.store import Store, store_exists
-        from asymtrain.lab.trackers import tracking
-
-    runs: list[Run] = []
-    wanted = {spec.id for spec in specs}
-    stored: set[str] = set()
-    begun: set[str] = set()
-    interrupted, options = False, dataclasses.asdict(training)
-    if not training.fresh and store_exists(store):
-        with Store(store, read_only=True) as opened:
-            stored = opened.finished(wanted)
-        begun = checkpointed(store) & wanted - stored
-    with progress_display(opening) as display, tracking(tracker, display.update, display.console.print) as update:
-        trained = executors.execute(specs, store=store, progress=update, **options)  # refuses before anything is said
-        if stored or begun or training.executor == "local":  # a cluster may still refuse
-            display.begin()
-        if stored:
-            nothing = ": nothing is left to train" if stored == wanted else ""
-            display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
-        if begun:
-            goes = "goes" if len(begun) == 1 else "go"
-            display.console.print(f"{counted(len(begun), 'run')} {goes} on from a checkpoint.")
-        try:
-            for finished in trained:
-                runs.append(finished)
-                if finished.spec.id not in stored:
-                    display.finished(finished, len(runs), len(wanted))
-        except KeyboardInterrupt:
-            interrupted = True
-    return runs, interrupted, display.going_on(training.minutes, fresh=training.fresh)
-
-
 def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str, Any]:
     from asymtrain.lab.report import FILES
 
@@ -158,6 +117,11 @@ def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str
         ],
         "files": {**{kind: str(output.out / name) for kind, name in FILES.items()}, "store": str(output.store_path)},
     }
+
+
+def show_unfinished(trained: Trained, wanted: int, store: Path, how_to_continue: str) -> None:
+    opening = "Stopped" if trained.interrupt else "Not finished"
+    stderr().print(f"{opening}: {len(trained.runs)} of {wanted} runs are in {store}. {how_to_continue}")
 
 
 def show_failures(store: Path, wanted: Collection[str]) -> bool:

@@ -11,13 +11,14 @@ import typer
 
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import JSON, LATEST, RECORD, latest_store
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import show_json
+from asymtrain.lab.terminal import show_table, stdout
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.store import Group, Store, Summary
+    from asymtrain.lab.store import Counts, Store, StoreSummary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
 SHOWN = 10  # runs that are named for each reason
@@ -51,7 +52,7 @@ def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
     return [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
 
 
-def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
+def document(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
@@ -65,7 +66,7 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
     }
 
 
-def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
+def show(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
     console = stdout()
     if not summary.groups:
@@ -91,7 +92,7 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
 
 
-def counts_table(summary: "Summary") -> "Table":
+def counts_table(summary: "StoreSummary") -> "Table":
     """How many runs of each group are in which state."""
     from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.models import display_name
@@ -125,7 +126,7 @@ def _json(spec: "RunSpec", **more: Any) -> dict[str, Any]:
     return {"id": spec.id, "spec": spec.to_dict(), **more}
 
 
-def _numbers(group: "Group") -> list[str]:
+def _numbers(group: "Counts") -> list[str]:
     from asymtrain.lab.report import duration
 
     return [*(f"{getattr(group, name):,}" for name in COUNTS), duration(group.seconds)]

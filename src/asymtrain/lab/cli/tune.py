@@ -10,67 +10,57 @@ import typer
 from typer import Option
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.api.common import versions_in
+from asymtrain.lab.api.tune import run_question
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
-    ARCH_OPTION,
-    AT,
-    BATCH,
     DATA,
-    DATA_OPTION,
-    INITIAL_WEIGHTS,
-    LAYOUT,
-    LEARNING_RATE,
-    MODEL,
     OUT,
-    PRECISION,
     SETTINGS,
-    TRAINED,
-    WEIGHT_DECAY,
     ExecutorOptions,
     OutputOptions,
     RunOptions,
     TrackOptions,
     above_zero,
     offered,
+    offered_archs,
     one_or_more,
     parse_settings,
     typed_command,
 )
-from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_page, stderr
+from asymtrain.lab.cli.screen import show_page
 from asymtrain.lab.cli.watch import WatchOptions
+from asymtrain.lab.terminal import AGAIN, progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.candidates import Candidate
-    from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.tune import Tuned, Watcher
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.tune import Tuned
 
 
-@dataclass(frozen=True)
-class TrainingAsked:
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(RunOptions):
     """The training that the question is about."""
 
-    heading = TRAINED
+    without = ("arch", "scale", "seeds", "redundancy", "alpha")
 
-    model: Annotated[str, MODEL]
-    data: Annotated[str, DATA] = "shapes"
-    data_option: Annotated[list[str] | None, DATA_OPTION] = None
-    arch_option: Annotated[list[str] | None, ARCH_OPTION] = None
-    recipe: Annotated[
+    model: Annotated[
         str,
+        typer.Argument(
+            metavar="MODEL",
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.",
+            autocompletion=offered_archs,
+        ),
+    ]
+    data: Annotated[str | None, DATA] = "shapes"
+    recipe: Annotated[
+        str | None,
         Option(help="How you train: paper, ordinary or strong.", autocompletion=offered("paper", "ordinary", "strong")),
     ] = "ordinary"
     epochs: Annotated[int | None, Option(help="Epochs of your training. Default: 30.", callback=one_or_more)] = None
-    batch: Annotated[int | None, BATCH] = None
-    learning_rate: Annotated[float | None, LEARNING_RATE] = None
-    weight_decay: Annotated[float | None, WEIGHT_DECAY] = None
-    at: Annotated[list[str] | None, AT] = None
-    layout: Annotated[str | None, LAYOUT] = None
-    precision: Annotated[str | None, PRECISION] = None
-    initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
 
     def base_spec(
         self, settings: Sequence[str] | None, data_root: Path | None, **others: Any
@@ -80,20 +70,15 @@ class TrainingAsked:
         All training images, where a scale would take a few.
         """
         from asymtrain.lab.candidates import Candidate
-        from asymtrain.lab.recipes import complete
         from asymtrain.lab.tune import EPOCHS
 
         if "," in self.model or not self.model.strip():
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
-        shared = {name: value for name, value in vars(self).items() if name not in ("model", "epochs")}
-        options = RunOptions(arch=[self.model], epochs=self.epochs or EPOCHS, **shared)
-        fields = _checked(parse_settings(settings, TrainingAsked))
-        (spec,) = options.base_specs(**fields)
-        typed = [field.name for field in dataclasses.fields(self)[1:] if getattr(self, field.name) != field.default]
-        given = {*Candidate().fields(), *fields, *("dataset" if name == "data" else name for name in typed)}
-        others = {**({} if "recipe" in typed else {"recipe": self.recipe}), **others}
+        fields = _checked(parse_settings(settings, ModelOptions))
+        (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
         spec = dataclasses.replace(spec, per_class=None)
-        (spec,), opening = complete([spec], self.recipe, given, data_root, **others)
+        given = {*Candidate().fields(), *fields}
+        (spec,), opening = self.complete([spec], given, data_root, scale=None, **others)
         return spec, opening
 
 
@@ -113,7 +98,7 @@ class Effort(ExecutorOptions):
     ] = False
     short: Annotated[
         bool,
-        Option("--short", help="One short pair for each candidate, and no confirmation: a leaning, never a verdict."),
+        Option("--short", help="One short pair for each candidate, and no confirmation: at most, they likely help."),
     ] = False
     seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
@@ -150,7 +135,7 @@ class TuneOutput(OutputOptions):
 @flattened
 def tune(
     context: typer.Context,
-    asked: TrainingAsked,
+    chosen: ModelOptions,
     effort: Effort,
     output: TuneOutput,
     tracks: TrackOptions,
@@ -161,12 +146,12 @@ def tune(
 
     No test image is used before the confirmation. Called again, it continues where it stopped.
     """
-    find(context, asked, effort, output, settings, tracks, watch)
+    find(context, chosen, effort, output, settings, tracks, watch)
 
 
 def find(
     context: typer.Context,
-    asked: TrainingAsked,
+    chosen: ModelOptions,
     effort: Effort,
     output: TuneOutput,
     settings: Sequence[str] | None,
@@ -176,27 +161,22 @@ def find(
     """What `tune` does, and `probe` in its short form."""
     with loading():
         from asymtrain.lab.executors import check_executor
-        from asymtrain.lab.trackers import tracking
-        from asymtrain.lab.tune import RULE, Question, read_tune, run_tune, without_equals
+        from asymtrain.lab.tune import RULE, Question, read_tune, without_equals
         from asymtrain.lab.tune.answer import write_tuned
     seeds = RULE.seeds if effort.seeds is None else effort.seeds
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
     others = {"minutes": None if effort.minutes else minutes, "seeds": None if effort.seeds or effort.short else seeds}
-    base, opening = asked.base_spec(settings, effort.data_root, **others)
+    base, opening = chosen.base_spec(settings, effort.data_root, **others)
     question = Question(base, candidates, minutes, seeds, effort.short)
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    question = without_equals(question, output.out, effort.data_root)
+    question = without_equals(question, effort.data_root)
     store, interrupted = output.store_path, False
-    with (
-        watch.opened(store),
-        progress_display(opening) as display,
-        tracking(tracker, display.update, display.console.print) as update,
-    ):
-        watcher = dataclasses.replace(watcher_of(display), progress=update)
+    with watch.opened(store), progress_display(opening) as display:
         try:
-            result = run_tune(question, store=store, out=output.out, watcher=watcher, **effort.where())
+            where = effort.where()
+            result = run_question(question, display, tracker=tracker, store=store, out=output.out, **where)
         except KeyboardInterrupt:
             result, interrupted = read_tune(question, store, output.out, data_root=effort.data_root), True
     versions = versions_in(store, result.runs)
@@ -244,26 +224,6 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
         if field.name in settings:
             raise UsageError(f"--set {field.name}: candidates differ in it; write --candidate {field.name}=...")
     return settings
-
-
-def watcher_of(display: Display) -> "Watcher":
-    """What the terminal shows of a tune as it runs: stages, a bar, elsewhere a line for each run."""
-    from asymtrain.lab.tune import Watcher
-
-    return Watcher(display.update, display.stage, display.telling(_line))
-
-
-def _line(run: "Run") -> str:
-    from asymtrain.lab.candidates import Candidate
-
-    label = "Plain" if run.spec.redundancy == 0 else Candidate.of(run.spec).label
-    last = run.history[-1] if run.history and run.outcome == "finished" else None
-    accuracy = "diverged"
-    if last is not None and last.test_accuracy is not None:
-        accuracy = f"test accuracy {last.test_accuracy:.3f}"
-    elif last is not None:
-        accuracy = f"validation accuracy {last.validation_accuracy:.3f}"
-    return f"{label}, seed {run.spec.seed}: {accuracy}"
 
 
 def show(result: "Tuned", files: dict[str, Path], *, json: bool) -> None:

@@ -25,15 +25,15 @@ import typer
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import LATEST, NO_TOKEN, WATCH, latest_store
-from asymtrain.lab.cli.screen import stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
 from asymtrain.lab.cli.status import lines as state_lines
+from asymtrain.lab.terminal import stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
-    from asymtrain.lab.store import Record, Summary
+    from asymtrain.lab.store import Record, StoreSummary
 
 HOST = "127.0.0.1"
 PORT = 8400
@@ -98,25 +98,25 @@ def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
 
 
 @dataclass(frozen=True)
-class State:
+class StoreState:
     """What a store and the logs beside it say at one moment. While it is equal, the page is."""
 
-    summary: "Summary | None"
+    summary: "StoreSummary | None"
     pending: "tuple[tuple[RunSpec, str], ...]"
     logs: tuple[tuple[str, int], ...]  # name and size
 
 
-def read_state(store: Path) -> State:
+def read_state(store: Path) -> StoreState:
     return _read_at_once(store)[0]
 
 
-def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[State, list[Record]]":
+def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[StoreState, list[Record]]":
     """The state of a store at one moment, and its runs at the same moment where the `whole` is wanted."""
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store, store_exists
 
     if not store_exists(store):
-        return State(None, (), ()), []
+        return StoreState(None, (), ()), []
     logs = []
     for log in sorted(checkpoints_of(store).glob(f"*/{EPOCHS}")):
         try:
@@ -124,11 +124,11 @@ def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[State, list[Rec
         except FileNotFoundError:
             continue  # its stack has just been stored
     with Store(store, read_only=True) as opened, opened.snapshot():
-        state = State(opened.summary(), tuple(pending_states(opened)), tuple(logs))
+        state = StoreState(opened.summary(), tuple(pending_states(opened)), tuple(logs))
         return state, opened.records() if whole else []
 
 
-def render_store(store: Path) -> tuple[State, str]:
+def render_store(store: Path) -> tuple[StoreState, str]:
     """The page of a store as HTML, and the state that it shows."""
     from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
@@ -209,7 +209,7 @@ def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[
         Column("Training accuracy", "number"),
         Column("Validation accuracy", "number"),
         Column("Gradient cosine", "number", digits=2, signed=True),
-        Column("State"),
+        Column("StoreState"),
     )
     rows = []
     for spec, reason in sorted(pending, key=lambda waiting: -len(histories.get(waiting[0], ()))):
@@ -266,7 +266,7 @@ class LivePage:
     def __init__(self, store: Path) -> None:
         self.store = store
         self.lock = threading.Lock()
-        self.state: State | None = None
+        self.state: StoreState | None = None
         self.body, self.tag = b"", ""
         self.costs = deque([0.0] * 3, maxlen=3)  # seconds of a core that the last pages took
         self.due = self.asked = -math.inf

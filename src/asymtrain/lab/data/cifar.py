@@ -2,23 +2,20 @@
 
 Under the data root lies either the unpacked folder (`cifar-10-batches-py`, `cifar-100-python`) or the official
 archive (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is then unpacked beside itself. With neither,
-the archive is downloaded. A file is read only if its checksum is that of the official one.
+the archive is downloaded and its checksum compared.
 """
 
-import hashlib
-import pickle
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import archives
 from asymtrain.lab.data.archives import Archive
-from asymtrain.lab.data.arrays import Dataset, Examples
+from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, Labels
+from asymtrain.lab.data.plainpickle import read_plain_pickle
 from asymtrain.lab.data.resize import resized
 
 _SIDE = 32
@@ -27,23 +24,31 @@ _HOME = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True)
 class Release:
-    """What the official files of one CIFAR are called and hold; files are names with their md5."""
+    """What the official files of one CIFAR are called and hold."""
 
     name: str
     title: str
     archive: Archive
-    train_files: Mapping[str, str]
-    test_files: Mapping[str, str]
-    names_file: Mapping[str, str]
+    train_files: tuple[str, ...]
+    test_files: tuple[str, ...]
+    names_file: str
     labels_key: str
     names_key: str
     classes: int
-    train_images: int = 50_000
-    test_images: int = 10_000
+    train_rows: int  # images in each of the train files
+    test_rows: int
 
     @property
-    def files(self) -> dict[str, str]:
-        return {**self.train_files, **self.test_files, **self.names_file}
+    def files(self) -> tuple[str, ...]:
+        return (*self.train_files, *self.test_files, self.names_file)
+
+    @property
+    def train_images(self) -> int:
+        return len(self.train_files) * self.train_rows
+
+    @property
+    def test_images(self) -> int:
+        return len(self.test_files) * self.test_rows
 
     def is_in(self, root: Path) -> bool:
         """Has a data root the folder or the archive?"""
@@ -55,29 +60,27 @@ RELEASES = {
         name="cifar10",
         title="CIFAR-10",
         archive=Archive(f"{_HOME}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
-        train_files={
-            "data_batch_1": "c99cafc152244af753f735de768cd75f",
-            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-            "data_batch_4": "634d18415352ddfa80567beed471001a",
-            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        },
-        test_files={"test_batch": "40351d587109b95175f43aff81a1287e"},
-        names_file={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
+        train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test_files=("test_batch",),
+        names_file="batches.meta",
         labels_key="labels",
         names_key="label_names",
         classes=10,
+        train_rows=10_000,
+        test_rows=10_000,
     ),
     "cifar100": Release(
         name="cifar100",
         title="CIFAR-100",
         archive=Archive(f"{_HOME}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
-        train_files={"train": "16019d7e3df5f24257cddd939b257f8d"},
-        test_files={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-        names_file={"meta": "7973b15100ade9c7d40fb424638fde48"},
+        train_files=("train",),
+        test_files=("test",),
+        names_file="meta",
         labels_key="fine_labels",
         names_key="fine_label_names",
         classes=100,
+        train_rows=50_000,
+        test_rows=10_000,
     ),
 }
 
@@ -87,10 +90,10 @@ def load(release: Release, root: Path, *, download: bool = True, image_size: int
     folder = root / release.archive.folder
     if not folder.is_dir():
         _provide(release, root, download)
-    train = _read_examples(release, folder, release.train_files)
-    test = _read_examples(release, folder, release.test_files)
-    (names,) = (_read(release, folder / file)[release.names_key] for file in release.names_file)
-    return resized(Dataset(release.name, train, test, tuple(names)), image_size)
+    train = _read_images(release, [folder / file for file in release.train_files], release.train_rows)
+    test = _read_images(release, [folder / file for file in release.test_files], release.test_rows)
+    names = _read_names(release, folder / release.names_file)
+    return resized(Dataset(release.name, train, test, names), image_size)
 
 
 def _provide(release: Release, root: Path, download: bool) -> None:
@@ -113,31 +116,56 @@ def _provide(release: Release, root: Path, download: bool) -> None:
     )
 
 
-def _read_examples(release: Release, folder: Path, files: Iterable[str]) -> Examples:
-    batches = [_read(release, folder / file) for file in files]
-    images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, _SIDE, _SIDE)
-    return Examples(images, np.concatenate([np.array(batch[release.labels_key], np.int64) for batch in batches]))
+def _read_images(release: Release, files: list[Path], rows: int) -> Examples:
+    parts = [_read_batch(release, file, rows) for file in files]
+    images = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, _SIDE, _SIDE)
+    return Examples(images, np.concatenate([labels for _, labels in parts]))
 
 
-def _read(release: Release, file: Path) -> dict[str, Any]:
-    """What an official file holds. The checksum is compared first: unpickling another file could run its code."""
-    if not file.is_file():
-        raise _not_official(release, file, "it is missing")
+def _read_batch(release: Release, file: Path, rows: int) -> tuple[Bytes, Labels]:
+    batch = _read_dict(release, file)
+    pixels, labels = batch.get("data"), batch.get(release.labels_key)
+    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list):
+        raise _foreign(release, file, f"it has no 'data' or no {release.labels_key!r}")
+    width = 3 * _SIDE * _SIDE
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != width:
+        raise _foreign(release, file, f"its images are {pixels.dtype} {pixels.shape}, not rows of {width} bytes")
+    if len(pixels) != rows or len(labels) != rows:
+        raise _foreign(release, file, f"it has {len(pixels)} images and {len(labels)} labels, not {rows} of each")
+    if not all(type(label) is int and 0 <= label < release.classes for label in labels):
+        raise _foreign(release, file, f"a label is not a whole number from 0 to {release.classes - 1}")
+    return pixels, np.array(labels, np.int64)
+
+
+def _read_names(release: Release, file: Path) -> tuple[str, ...]:
+    names = _read_dict(release, file).get(release.names_key)
+    texts = isinstance(names, list) and all(isinstance(name, str | bytes) for name in names)
+    if not isinstance(names, list) or not texts or len(names) != release.classes:
+        raise _foreign(release, file, f"it does not hold {release.classes} {release.names_key!r}")
+    return tuple(_text(name) for name in names)
+
+
+def _read_dict(release: Release, file: Path) -> Mapping[str, object]:
     try:
-        content = file.read_bytes()
+        content = read_plain_pickle(file)
+    except FileNotFoundError:
+        raise _foreign(release, file, "it is missing") from None
     except OSError as error:
-        raise _not_official(release, file, f"it cannot be read ({error.strerror or error})") from None
-    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if digest != release.files[file.name]:
-        raise _not_official(release, file, f"its md5 is {digest}, not {release.files[file.name]}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's, about its own old pickles
-        # The files were written by Python 2: latin-1 takes its bytes as they are.
-        return pickle.loads(content, encoding="latin-1")
+        raise _foreign(release, file, f"it cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise _foreign(release, file, str(error)) from None
+    if not isinstance(content, dict):
+        raise _foreign(release, file, f"it holds a {type(content).__name__}, not a dict")
+    return {_text(key): value for key, value in content.items()}
 
 
-def _not_official(release: Release, file: Path, reason: str) -> UsageError:
+def _foreign(release: Release, file: Path, reason: str) -> UsageError:
     return UsageError(
-        f"{file} is not the official file of {release.title}: {reason}; delete {file.parent} and let it be downloaded "
+        f"{file} is not a whole {release.title} file: {reason}; delete {file.parent} and let it be downloaded "
         f"again, or unpack {release.archive.file} (md5 {release.archive.md5}) in its place"
     )
+
+
+def _text(name: str | bytes) -> str:
+    # The official files were written by Python 2, whose strings arrive as bytes.
+    return name.decode("latin-1") if isinstance(name, bytes) else name

@@ -6,8 +6,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from asymtrain.branches._dry_run import call, undisturbed
-from asymtrain.branches._nested import first_feature
+from asymtrain.branches import call_model, first_feature, preserve_state
 from asymtrain.errors import UsageError
 
 LEAST_SIBLINGS = 3  # of one kind make repeated blocks
@@ -62,10 +61,10 @@ def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
         if feature is not None and feature.ndim >= 2:
             seen[name] = feature
 
-    with ExitStack() as hooks, undisturbed(model):
+    with ExitStack() as hooks, preserve_state(model):
         for name, module in model.named_modules():
             hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
-        output = first_feature(call(model, sample))
+        output = first_feature(call_model(model, sample))
     return {name for name, feature in seen.items() if name and feature is not output}
 
 

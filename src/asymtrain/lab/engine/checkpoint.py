@@ -1,16 +1,14 @@
-"""A stack on disk: one folder with its last checkpoint and the one before.
+"""A stack on disk: one folder with its last checkpoint.
 
     <folder>/<stack id>/
         plan.json             the members and the strategy, written before the first step: stacks keep their members;
                               and fingerprints of the models and data that they began with
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header; of a finished
                               stack, which needs no weights any more, the header alone
-        before.safetensors    the state before that one
         epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
 
 Files are on the disk before they get their name, so a kill or a power cut at any moment leaves whole ones. A state
-carries a checksum of its whole file. One that is damaged is not used: the stack goes on from the one before it, or else
-starts anew, to the same rows. States of versions before the checksum are read without it.
+carries a checksum of its whole file. One that is damaged is not used: the stack starts anew, to the same rows.
 """
 
 import dataclasses
@@ -22,17 +20,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.checkpoints import BEFORE, CLOSED, EPOCHS, PLAN, STATE, DamagedError, StackPlan, begun_stacks
+from asymtrain.lab.checkpoints import CLOSED, EPOCHS, PLAN, STATE, StackPlan, begun_stacks
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.files import sync_folder, write_whole
 from asymtrain.lab.runs import Epoch, RunSpec
 
 _TRIES = 100
+_PROGRESS = ("epoch", "step", "seconds", "diverged", "calibration")  # of a stack, as it is written
 # In a header, where quotation marks inside of texts have a backslash, these bytes are at the checksum alone.
 _SEAL, _BLANK = b'"sha256":"', b"0" * 64
 
@@ -48,91 +47,56 @@ def open_checkpoint(
 
 def save_checkpoint(folder: Path, stack: Stack) -> None:
     progress = {
+        **{name: getattr(stack, name) for name in _PROGRESS},
         "members": [spec.id for spec in stack.specs],
-        "epoch": stack.epoch,
-        "step": stack.step,
-        "seconds": stack.seconds,
-        "diverged": stack.diverged,
         "answers": [None if answers is None else answers.hex() for answers in stack.answers],
-        "calibration": stack.calibration,
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {} if stack.finished else {name: value.cpu().contiguous() for name, value in stack.state().items()}
-    state = folder / STATE
-    write_whole({state: sealed(tensors, {"progress": json.dumps(progress)})}, kept={state: folder / BEFORE})
+    write_whole({folder / STATE: sealed(tensors, {"progress": json.dumps(progress)})})
 
 
 def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = lambda _: None) -> bool:
-    """Bring a fresh stack to its last checkpoint that is whole; False where there is none.
+    """Bring a fresh stack to its checkpoint; False where there is none that is whole.
 
-    `note` is told, in one line, of one that is damaged. It is removed: it would become the one before.
+    `note` is told, in one line, of one that is damaged.
     """
-    damaged: list[str] = []
-    for file in (folder / STATE, folder / BEFORE):
-        try:
-            state = _read(file, stack)
-        except FileNotFoundError:
-            continue
-        except (DamagedError, OSError) as problem:
-            damaged.append(f"{file} cannot be used ({problem})")
-            with suppress(OSError):
-                file.unlink()
-            continue
-        if damaged:
-            note(f"{damaged[0]}: the stack goes on from the checkpoint before it")
-        if state.tensors:
-            stack.load_state(state.tensors)  # not in the block above: a GPU that is lost here tells nothing of the file
-        stack.epoch, stack.step, stack.seconds = state.epoch, state.step, state.seconds
-        stack.diverged, stack.answers, stack.histories = state.diverged, state.answers, state.histories
-        stack.calibration = state.calibration
-        return True
-    if damaged:
-        note(f"{' and '.join(damaged)}: the stack starts anew")
-    return False
-
-
-class _State(NamedTuple):
-    """What a checkpoint holds, by the names of `Stack`."""
-
-    tensors: dict[str, Tensor]
-    epoch: int
-    step: int
-    seconds: float
-    diverged: list[bool]
-    answers: list[bytes | None]
-    calibration: list[float | None]
-    histories: list[list[Epoch]]
-
-
-def _read(file: Path, stack: Stack) -> _State:
-    """The checkpoint of a stack; DamagedError where the file is not whole."""
-    tensors, metadata = unsealed(file.read_bytes())
+    file = folder / STATE
     try:
-        progress = json.loads(metadata["progress"])
-        finished = progress["epoch"] >= stack.specs[0].epochs or all(progress["diverged"])
-        needed = {} if finished and not tensors else stack.state()
-        misfit = _misfit(tensors, progress["members"], needed, stack)
-        state = _State(
-            tensors,
-            answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
-            calibration=progress["calibration"],
-            histories=[[Epoch(**values) for values in epochs] for epochs in progress["histories"]],
-            **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
-        )
-    except (ValueError, KeyError, TypeError) as problem:
-        raise DamagedError(f"{type(problem).__name__}: {problem}") from problem
-    if misfit:
-        raise UsageError(f"{file} is no checkpoint of this stack ({misfit}): delete {file.parent} to start anew")
-    return state
+        tensors, members, progress = _read(file)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        note(f"{file} cannot be used ({problem}): the stack starts anew")
+        return False
+    if misfit := _misfit(tensors, members, stack):
+        raise UsageError(f"{file} is no checkpoint of this stack ({misfit}): delete {folder} to start anew")
+    if tensors:
+        stack.load_state(tensors)
+    for name, value in progress.items():
+        setattr(stack, name, value)
+    return True
 
 
-def _misfit(tensors: Mapping[str, Tensor], members: list[str], needed: Mapping[str, Tensor], stack: Stack) -> str:
-    """What of a checkpoint is not this stack's; empty where nothing is."""
+def _read(file: Path) -> tuple[dict[str, Tensor], list[str], dict[str, Any]]:
+    """The tensors of a checkpoint, the ids of its members, and what else it has of a stack, by name."""
+    tensors, metadata = unsealed(file.read_bytes())
+    stored = json.loads(metadata["progress"])
+    progress = {
+        **{name: stored[name] for name in _PROGRESS},
+        "answers": [None if answers is None else bytes.fromhex(answers) for answers in stored["answers"]],
+        "histories": [[Epoch(**values) for values in epochs] for epochs in stored["histories"]],
+    }
+    return tensors, stored["members"], progress
+
+
+def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
+    """What of a checkpoint is not this stack's; empty where nothing is. One of a finished stack has no tensors."""
     if members != [spec.id for spec in stack.specs]:
         return "it has other members, or in another order"
-    for name, value in needed.items():
-        if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
-            return f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
+    for name, value in stack.state().items() if tensors else ():
+        if name not in tensors or tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
+            return f"{name} is missing, or has another shape than {tuple(value.shape)}"
     return ""
 
 
@@ -147,25 +111,19 @@ def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
 
 
 def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Inverse of `sealed`; DamagedError where the content is not what was written."""
-    from safetensors import SafetensorError
+    """Inverse of `sealed`; ValueError where the content is not what was written."""
     from safetensors.torch import load
 
-    if not content:
-        raise DamagedError("it is empty")
     end = 8 + int.from_bytes(content[:8], "little")  # of the header
     at = content.find(_SEAL, 8, end) + len(_SEAL)
     if at < len(_SEAL):
-        raise DamagedError("it has no checksum")
+        raise ValueError("it has no checksum")
     seen, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
     seen.update(_BLANK)
     seen.update(rest)
     if seen.hexdigest().encode() != content[at : at + len(_BLANK)]:
-        raise DamagedError("its checksum does not match")
-    try:
-        return load(content), json.loads(content[8:end])["__metadata__"]
-    except (SafetensorError, ValueError, KeyError) as problem:
-        raise DamagedError(str(problem)) from problem
+        raise ValueError("its checksum does not match")
+    return load(content), json.loads(content[8:end])["__metadata__"]
 
 
 def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:

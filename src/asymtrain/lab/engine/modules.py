@@ -18,10 +18,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from asymtrain.branches import attach
-from asymtrain.branches._nested import logits_in
-from asymtrain.branches._places import module_at
-from asymtrain.branches._pooling import PoolName, Reader
+from asymtrain.branches import PoolName, Reader, attach, logits_in, module_at
 from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError

@@ -1,43 +1,34 @@
-"""AdamW and SGD whose settings are vectors over runs; what they decay, clipped gradients, the average of weights.
+"""AdamW whose settings are vectors over runs; what it decays, clipped gradients, the average of weights.
 
-The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction) and of `torch.optim.SGD` (Nesterov's
-momentum, decay as a part of the gradient), on the flat matrix (R, P).
+The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction), on the flat matrix (R, P).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
 from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.lab.runs import RunSpec
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 _fused_adamw = partial(adamw, fused=True, amsgrad=False, maximize=False, beta1=BETA_1, beta2=BETA_2, eps=EPSILON)
-_fused_sgd = partial(sgd, fused=True, dampening=0.0, maximize=False)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The optimiser's memory: first and second moments (R, P) and the number of updates made, a float64 scalar.
-
-    SGD's momentum is a first moment; there its second is empty, (R, 0).
-    """
+    """The optimiser's memory: first and second moments (R, P) and the number of updates made, a float64 scalar."""
 
     first: Tensor
     second: Tensor
     updates: Tensor
 
     @classmethod
-    def zeros(cls, flat: Tensor, optimizer: str = "adamw") -> "Moments":
+    def zeros(cls, flat: Tensor) -> "Moments":
         updates = torch.zeros((), dtype=torch.float64, device=flat.device)
-        second = flat if optimizer == "adamw" else flat[:, :0]
-        return cls(torch.zeros_like(flat), torch.zeros_like(second), updates)
+        return cls(torch.zeros_like(flat), torch.zeros_like(flat), updates)
 
 
 def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
@@ -67,46 +58,6 @@ def adamw_elementwise_(
     scale = second.sqrt().div_(correction_2.sqrt()).add_(EPSILON)
     flat.mul_(1 - rate * decay)
     flat.addcdiv_(first * (rate / correction_1), scale, value=-1)
-
-
-def sgd_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor, momentum: Tensor) -> None:
-    """The same by SGD. momentum: (R, 1), Nesterov's; 0 is none."""
-    if flat.is_cpu:
-        if decay.shape[1] > 1:
-            gradient = torch.addcmul(gradient, flat, decay)
-            decay = torch.zeros_like(rate)
-        settings = torch.cat([rate, decay, momentum], 1).tolist()
-        for weights, grad, first, (lr, weight_decay, kept) in zip(flat, gradient, moments.first, settings, strict=True):
-            _fused_sgd([weights], [grad], [first], lr=lr, weight_decay=weight_decay, momentum=kept, nesterov=kept > 0)
-    else:
-        sgd_elementwise_(flat, gradient, moments.first, moments.second, moments.updates, rate, decay, momentum)
-    moments.updates.add_(1)
-
-
-def sgd_elementwise_(
-    flat: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    updates: Tensor,
-    rate: Tensor,
-    decay: Tensor,
-    momentum: Tensor,
-) -> None:
-    """The elementwise part, with the arguments of AdamW's."""
-    gradient = torch.addcmul(gradient, flat, decay)
-    first.mul_(momentum).add_(gradient)
-    flat.sub_(torch.addcmul(gradient, first, momentum).mul_(rate))
-
-
-class Optimizer(NamedTuple):
-    """Two forms of one optimiser: the update, and what is compiled of it on a GPU."""
-
-    update: Callable[..., None]
-    elementwise: Callable[..., None]
-
-
-OPTIMIZERS = {"adamw": Optimizer(adamw_, adamw_elementwise_), "sgd": Optimizer(sgd_, sgd_elementwise_)}
 
 
 def clipped(gradient: Tensor, limit: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, momentum, clipping, averaging, alpha and its schedule, which places have branches, what their loss is made
+weight decay, clipping, averaging, alpha and its schedule, which places have branches, what their loss is made
 of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends on the specs
 and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
@@ -26,7 +26,7 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 # What a stack holds as a vector over runs.
 _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing",
-    "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
+    "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")

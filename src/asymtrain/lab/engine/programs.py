@@ -19,7 +19,7 @@ from torch import Tensor
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunction, StackLoss, parts_of
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
+from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
 from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
 from asymtrain.models import Outputs, Parameters
@@ -41,7 +41,7 @@ class Programs:
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
-    optimizer: Optimizer = OPTIMIZERS["adamw"]
+    update: Callable[..., None] = adamw_
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
 
@@ -52,8 +52,7 @@ class Programs:
 
         Without `gather` that stays as it is. `module` has parts of its own.
         """
-        elementwise = self.optimizer.elementwise
-        update = _compiled(("update", elementwise, *shape), elementwise)
+        update = _compiled(("update", *shape), adamw_elementwise_)
 
         def updated(weights: Tensor, gradient: Tensor, moments: Moments, *settings: Tensor) -> None:
             moments.updates.add_(1)
@@ -75,7 +74,7 @@ class Programs:
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
-            optimizer=Optimizer(updated, elementwise),
+            update=updated,
         )
 
 

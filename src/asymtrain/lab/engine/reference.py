@@ -6,7 +6,7 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own optimisers. What is
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
 measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
 in float64, without closed forms.
 """
@@ -110,8 +110,8 @@ class _Loop:
             self.branches = _attach(spec, self.model, self.network, sample, prior)
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
-        self.shared = reached_by_branches(self.network, sample)
-        self.reached = set(reached_by_branches(self.network, sample, spec.places))
+        self.shared = setup.reached_by_branches(self.network, sample)
+        self.reached = set(setup.reached_by_branches(self.network, sample, spec.places))
         if isinstance(self.network, ModuleNetwork):
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
@@ -157,8 +157,7 @@ class _Loop:
     def is_finite(self) -> bool:
         """Weights and moments: all that the next step starts from."""
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
-        kept = [value for state in self.optimizer.state.values() for value in state.values()]
-        moments = [value for value in kept if value is not None]  # SGD without momentum keeps none
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
         buffers = [value for name, value in self.model.named_buffers() if name in self.finite_buffers]
         return all(bool(value.isfinite().all()) for value in (*weights, *moments, *buffers))
 
@@ -287,17 +286,6 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def reached_by_branches(network: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
-    """Names of the parameters that the auxiliary loss has a gradient for."""
-    chosen = setup.chosen_places(len(network.points), places)
-    if isinstance(network, ModuleNetwork):
-        return network.reached_from(chosen)
-    named = dict(network.named_parameters())
-    features = network.features(sample)[1]
-    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
-    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
-
-
 def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:
     shares = setup.place_weights([spec], len(network.points))
     branches = attach(
@@ -327,8 +315,6 @@ def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> to
     others = [value for name, value in named.items() if not decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum, nesterov=spec.momentum > 0)
     return torch.optim.AdamW(groups, lr=spec.learning_rate)
 
 

@@ -23,8 +23,8 @@ def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
 def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.float64]:
     """The rate at each of the steps of an epoch (from 0): one for the whole epoch, or one for each step.
 
-    After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant; cosine and
-    linear fall to zero.
+    After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant, or a cosine that
+    falls to zero.
     """
     by_step = spec.schedule_by == "step"
     unit = steps if by_step else 1  # moves of the rate in an epoch
@@ -33,8 +33,6 @@ def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.floa
     done, left = np.maximum(at - warm, 0), spec.epochs * unit - warm
     if spec.schedule == "cosine":
         rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * done / left))
-    elif spec.schedule == "linear":
-        rates = spec.learning_rate * (1 - done / left)
     else:
         rates = np.full(unit, spec.learning_rate)
     if warm:

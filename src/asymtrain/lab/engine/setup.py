@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import objectives, streams
-from asymtrain.branches import draw_branches
-from asymtrain.branches._heads import module_heads
+from asymtrain.branches import draw_branches, module_heads
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import beta_quantiles
@@ -158,7 +157,7 @@ def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"
     """
     count, classes = max(1, spec.redundancy), network.classes
     if head == "linear":
-        drawn = draw_branches(spec.seed, network.widths, classes, count, "independent")
+        drawn = draw_branches(spec.seed, network.widths, classes, count)
         weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
     else:
         weights = {}
@@ -229,6 +228,17 @@ def chosen_places(count: int, places: str) -> range:
     if places == "middle":
         return range(count // 2, min(count // 2 + 1, count))
     return range(count // 2 if places == "later" else 0, count)
+
+
+def reached_by_branches(network: Network, sample: Tensor, places: str = "all") -> list[str]:
+    """Names of the parameters that the auxiliary loss has a gradient for."""
+    chosen = chosen_places(len(network.points), places)
+    if isinstance(network, ModuleNetwork):
+        return network.reached_from(chosen)
+    named = dict(network.named_parameters())
+    features = network.features(sample)[1]
+    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 
 def place_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:

@@ -23,7 +23,7 @@ from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, decays
+from asymtrain.lab.engine.optimizer import Moments, decays
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of, parameter_count, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
@@ -31,8 +31,7 @@ from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.engine.tracing import Recorded, record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import calibration_error
-from asymtrain.models import Parameters
-from asymtrain.models._kernels import load_kernels
+from asymtrain.models import Parameters, load_kernels
 
 EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
 _NUMBERS = 3 * 32 * 32  # of such an image
@@ -72,7 +71,7 @@ class Stack:
         }
         # Others are infinite by intent: the mask of an attention.
         self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
-        self.moments = Moments.zeros(self.weights, specs[0].optimizer)
+        self.moments = Moments.zeros(self.weights)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
         self.dtype = torch.bfloat16 if half else torch.float32
@@ -81,14 +80,14 @@ class Stack:
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
         self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
-        self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
         # What is evaluated where runs average their weights; that of a run which does not is its weights.
         self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
-        self.shared = self._reached_names(image_shape)
-        self.reached = self._reached_masks(image_shape)
+        tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
+        self.shared = setup.reached_by_branches(self.network, tiny)
+        self.reached = self._reached_masks(tiny)
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
@@ -202,7 +201,7 @@ class Stack:
         if self.clip is not None:
             gradient = self.programs.clip(gradient, self.clip)
         rate = self.rates.index_select(1, (self.data.step - 1)[None])  # the counter has moved on
-        self.programs.optimizer.update(self.weights, gradient, self.moments, rate, self.decay, *self.momentum)
+        self.programs.update(self.weights, gradient, self.moments, rate, self.decay)
         if self.average is not None:
             self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
@@ -312,7 +311,6 @@ class Stack:
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal),
-            optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
         return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)
 
@@ -380,24 +378,12 @@ class Stack:
         masks = {names: self.parameters.mask(names).to(self.device) for names in set(decayed)}
         return strength * torch.cat([masks[names] for names in (decayed if len(masks) > 1 else decayed[:1])])
 
-    def _reached_names(self, image_shape: tuple[int, ...], places: str = "all") -> list[str]:
-        """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
-        chosen = setup.chosen_places(len(self.network.points), places)
-        if isinstance(self.network, ModuleNetwork):
-            return self.network.reached if places == "all" else self.network.reached_from(chosen)
-        views = self.parameters.views(self.weights[:1].cpu())
-        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))
-        sums = [features[k].sum() for k in chosen]
-        reached = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
-        return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
-
-    def _reached_masks(self, image_shape: tuple[int, ...]) -> Tensor | None:
+    def _reached_masks(self, sample: Tensor) -> Tensor | None:
         """Where the auxiliary loss of each run reaches, (R, P); None where all runs have branches at all points."""
         if all(spec.places == "all" for spec in self.specs):
             return None
         masks = {
-            places: self.parameters.mask(self._reached_names(image_shape, places)).bool()
+            places: self.parameters.mask(setup.reached_by_branches(self.network, sample, places)).bool()
             for places in {spec.places for spec in self.specs}
         }
         return torch.cat([masks[spec.places] for spec in self.specs]).to(self.device)

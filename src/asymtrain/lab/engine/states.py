@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.checkpoints import DamagedError, StackPlan
+from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import sealed, unsealed
@@ -135,7 +135,7 @@ def _load(file: Path, spec: RunSpec, epoch: int) -> State:
     try:
         tensors, _ = unsealed(file.read_bytes())
         return State(spec, epoch, tensors)
-    except DamagedError as problem:
+    except ValueError as problem:
         raise UsageError(f"{file} is damaged ({problem}): delete it, and the state is trained again") from problem
 
 

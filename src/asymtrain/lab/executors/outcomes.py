@@ -32,42 +32,37 @@ from asymtrain.lab.store.provenance import current
 
 
 @dataclass(frozen=True)
-class Finished:
+class _Ended:
+    plan: StackPlan
+
+
+@dataclass(frozen=True)
+class _Broken(_Ended):
+    reason: str  # one line
+
+
+@dataclass(frozen=True)
+class Finished(_Ended):
     """All runs of a stack are trained, diverged ones included, by the code that `provenance` names."""
 
-    plan: StackPlan
     runs: tuple[Run, ...]
     provenance: Provenance
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(_Ended):
     """The stack was ended by the time limit or by the user, with a checkpoint behind it."""
 
-    plan: StackPlan
 
-
-@dataclass(frozen=True)
-class Failed:
-    """The stack cannot be trained here; `reason` is one line."""
-
-    plan: StackPlan
-    reason: str
-
-
-@dataclass(frozen=True)
-class TooLarge:
+class TooLarge(_Ended):
     """The device's memory cannot hold the stack: its halves may fit."""
 
-    plan: StackPlan
+
+class Failed(_Broken):
+    """The stack cannot be trained here."""
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(_Broken):
     """The stack's process or device broke: another one may do better."""
-
-    plan: StackPlan
-    reason: str
 
 
 Outcome = Finished | Stopped | Failed  # the end of a stack

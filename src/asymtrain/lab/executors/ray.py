@@ -39,14 +39,9 @@ from asymtrain.lab.texts import counted
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
 MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
-IMPORT_SECONDS = 120.0  # for each node to import the user's functions, and torch before them
 LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
-PATIENCE = 8.0  # seconds for a connection, and again for its first answer
+PATIENCE = 8.0  # seconds for a connection
 FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this machine"
-
-# The first bytes of an HTTP/2 client, with empty settings: every gRPC server answers with its own settings.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS = 4
 
 
 @contextmanager
@@ -83,22 +78,8 @@ class RayCluster:
     workers: int
 
     def check_functions(self, names: Collection[str]) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        if not names:
-            return
-        task, environment = ray.remote(num_cpus=0)(_check_functions), {"env_vars": _environment(self.device)}
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
-        tasks = [task.options(runtime_env=environment, scheduling_strategy=place) for place in places]
-        answers = [task.remote(sorted(names), str(Path.cwd())) for task in tasks]
-        # A node that does not answer may be lost: its stacks will tell.
-        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=IMPORT_SECONDS)
-        for answer in ready:
-            with suppress(ray.exceptions.RayError):
-                if problem := ray.get(answer):
-                    raise UsageError(problem)
+        for name in names:  # what a node lacks, the failure of its first stack tells
+            check_function(name)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         if not plans:
@@ -283,20 +264,6 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
 
 
-def _check_functions(names: list[str], folder: str) -> str:
-    """A node's answer: the first problem with these functions, or nothing."""
-    import ray
-
-    try:
-        os.chdir(folder)
-        for name in names:
-            check_function(name)
-    except (OSError, UsageError) as problem:
-        cure = "share the folder among the nodes, or install its module on each"
-        return f"node {ray.util.get_node_ip_address()} cannot import {', '.join(names)}: {problem}; {cure}"
-    return ""
-
-
 def _environment(device: torch.device) -> dict[str, str]:
     """What workers take over from the driver's environment."""
     kept = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
@@ -309,13 +276,10 @@ def _environment(device: torch.device) -> dict[str, str]:
 
 
 def check_address(address: str) -> None:
-    """Raise UsageError unless something that can be a Ray cluster answers.
-
-    Found out in seconds: Ray itself tries for minutes, and says little.
-    """
-    target = _find_running() if address == "auto" else address
-    if target is None:
-        return
+    """Raise UsageError unless something answers there: Ray itself tries for minutes, and says little."""
+    target = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
+    if target == "auto":
+        return  # where no cluster runs on this machine, Ray says so at once
     try:
         parts = urlsplit(target if "://" in target else f"//{target}")
         host, port = parts.hostname, parts.port
@@ -324,33 +288,10 @@ def check_address(address: str) -> None:
     if not host or not port:
         raise UsageError(f"{target!r} is no address of a Ray cluster: {FORMS}")
     try:
-        with socket.create_connection((host, port), timeout=PATIENCE) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):  # encrypted, only Ray can greet it
-                connection.sendall(_GREETING)
-                answer = connection.recv(9)
-                if len(answer) < 4 or answer[3] != _SETTINGS:
-                    raise UsageError(f"what answers at {target} is no Ray cluster: check host and port ({FORMS})")
+        socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as problem:
         reason = "timed out" if isinstance(problem, TimeoutError) else problem.strerror or str(problem)
         raise UsageError(
             f"no Ray cluster answers at {target} ({reason}): check host and port ({FORMS}), that `ray status` works "
             "on the head node, and that no firewall is between"
         ) from problem
-
-
-def _find_running() -> str | None:
-    """The address that Ray takes for `auto`; None where this version of Ray does not tell."""
-    if address := os.environ.get("RAY_ADDRESS"):
-        return address
-    try:
-        from ray._private.services import canonicalize_bootstrap_address
-
-        address = canonicalize_bootstrap_address("auto")
-    except ConnectionError as problem:
-        raise UsageError(
-            "no Ray cluster runs on this machine: start one with `ray start --head`, give its --address, or leave "
-            "--address out to have one started"
-        ) from problem
-    except (ImportError, TypeError):
-        return None
-    return str(address) if address else None

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from asymtrain.errors import unknown_name
-from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
+from asymtrain.intervals import ANYTHING, COSINES, Bounds
 from asymtrain.lab.report.figure import Colour, Line
 from asymtrain.lab.report.table import Cell, Value, interval
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec

@@ -12,11 +12,11 @@ at a training state, and changes nothing.
 This file and the `__init__` of each instrument are read for --help: what needs torch is imported where it is used.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -123,7 +123,7 @@ class Page:
     page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
 
 
-class Stopped(Exception):
+class MeasuringStopped(Exception):
     """Ctrl-C, with a line that says what is kept; `result` is what can be shown all the same."""
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -164,15 +164,14 @@ def counting(say: Say, words: str) -> Callable[[int, int], None]:
     return tell
 
 
-def telling_states(say: Say, total: int) -> "Callable[[State], None]":
-    """Says of each state that is measured which it is."""
-    numbers = count(1)
-
-    def tell(state: "State") -> None:
-        spec = state.spec
-        say(f"{next(numbers)}/{total} {spec.arch} {spec.variant} seed {spec.seed}, epoch {state.epoch}: measured")
-
-    return tell
+def differing_fields(settings: Any) -> list[str]:
+    """NAME=VALUE of each field of a dataclass that is not the default, for the name of a measurement in a store."""
+    texts = []
+    for part in dataclasses.fields(settings):
+        if (value := getattr(settings, part.name)) != part.default:
+            shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if part.type is float else value
+            texts.append(f"{part.name}={shown}")
+    return texts
 
 
 def comma_words(text: str) -> list[str]:

@@ -16,7 +16,7 @@ _MINUS = re.compile(r"(?<![\w)])-(?=\d)")
 
 @dataclass(frozen=True)
 class Writing:
-    """How words and rows are written; the script of a page, which makes the same text, is given it as JSON."""
+    """How words and rows are written."""
 
     start: str  # of a row, as are the next two
     between: str
@@ -39,42 +39,30 @@ LATEX = Writing("", " & ", r" \\", minus="$-$", signs={
     ">": "$>$", "α": r"$\alpha$"})  # fmt: skip
 
 
-def around_markdown(table: Table) -> tuple[str, str]:
-    """What stands above the rows, and below them."""
+def as_markdown(table: Table) -> str:
+    """A pipe table under its title, the note below."""
     title = f"**{MARKDOWN.words(table.title)}**\n\n" if table.title else ""
-    rules = ["---:" if column.is_number else "---" for column in table.columns]
     headings = MARKDOWN.row(column.heading for column in table.columns)
-    return f"{title}{headings}{MARKDOWN.row(rules)}", f"\n{MARKDOWN.words(table.note)}\n" if table.note else ""
+    rules = MARKDOWN.row("---:" if column.is_number else "---" for column in table.columns)
+    note = f"\n{MARKDOWN.words(table.note)}\n" if table.note else ""
+    return f"{title}{headings}{rules}{''.join(map(MARKDOWN.row, table.texts(MISSING)))}{note}"
 
 
-def around_latex(table: Table) -> tuple[str, str]:
-    above = [
+def as_latex(table: Table) -> str:
+    """A table environment with the rules of booktabs."""
+    rows = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         rf"\caption{{{LATEX.words(table.title)}}}",
         rf"\begin{{tabular}}{{{''.join('r' if column.is_number else 'l' for column in table.columns)}}}",
         r"\toprule",
-        f"{LATEX.row(column.heading for column in table.columns)}\\midrule\n",
-    ]
-    below = [
-        r"\bottomrule",
+        f"{LATEX.row(column.heading for column in table.columns)}\\midrule",
+        f"{''.join(map(LATEX.row, table.texts(MISSING)))}\\bottomrule",
         r"\end{tabular}",
         *([rf"\par\smallskip\footnotesize {LATEX.words(table.note)}"] if table.note else []),
         "\\end{table}\n",
     ]
-    return "\n".join(above), "\n".join(below)
-
-
-def as_markdown(table: Table) -> str:
-    """A pipe table under its title, the note below."""
-    above, below = around_markdown(table)
-    return above + "".join(map(MARKDOWN.row, table.texts(MISSING))) + below
-
-
-def as_latex(table: Table) -> str:
-    """A table environment with the rules of booktabs."""
-    above, below = around_latex(table)
-    return above + "".join(map(LATEX.row, table.texts(MISSING))) + below
+    return "\n".join(rows)
 
 
 def as_csv(table: Table) -> str:

@@ -6,10 +6,10 @@ it that its figures need, so that nothing is ever fetched.
 """
 
 import base64
+import dataclasses
 import gzip
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -33,15 +33,10 @@ from asymtrain.lab.report.drawing import (
     look,
     top_of,
 )
-from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Surface
 from asymtrain.lab.report.table import Column
 
-DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
-EXACT = 7  # of a value that a table has too: rounded once, under the pointer, it has the digits of the table
-FEW = 8  # numbers of a list that is left as it is
-SEEN = 250  # parts of an axis that can be told apart: its pixels
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-GAP = "."
+DIGITS = 7  # significant ones: rounded once more, under the pointer, a value has the digits of the table
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
@@ -112,21 +107,20 @@ def _script(packed: bytes, attributes: str) -> Markup:
 
 def live_values(figure: Figure) -> dict[str, Any]:
     """The figure for the script: kind, title, columns and panels; what is empty is left out."""
-    panels, shared = figure.panels, dict[str, Any]()
+    panels: Sequence[Any] = figure.panels  # of one kind
+    shared: dict[str, Any] = {}
     match panels[0]:
         case Lines():
-            kind, shown = "lines", [_lines(panel) for panel in panels if isinstance(panel, Lines)]
+            kind, shown = "lines", [_lines(panel) for panel in panels]
         case Bars():
-            kind, shown = "bars", [_bars(panel) for panel in panels if isinstance(panel, Bars)]
+            kind, shown = "bars", [{**_plain(panel), "ends": _plain(ends_of(panel))} for panel in panels]
         case Surface(relief=relief):
-            surfaces = [panel for panel in panels if isinstance(panel, Surface)]
-            kind, shown = "relief" if relief else "contours", _surfaces(surfaces)
+            kind, shown = "relief" if relief else "contours", _surfaces(panels)
             shared = {"colours": _colours("viridis", LEVELS + 1)}
         case Image():
-            images = [panel for panel in panels if isinstance(panel, Image)]
-            kind, (shown, pictures) = "images", _images(images)
-            scale = next((panel.scale for panel in images if panel.scale), "")
-            shared = {"pictures": pictures, "top": top_of(images), "scale": scale, "share": HEAT}
+            kind, (shown, pictures) = "images", _images(panels)
+            scale = next((panel.scale for panel in panels if panel.scale), "")
+            shared = {"pictures": pictures, "top": top_of(panels), "scale": scale, "share": HEAT}
             shared |= {"colours": _colours("inferno", LEVELS + 1)}
     columns = min(figure.columns, len(panels))
     return {"kind": kind, "title": figure.title, "columns": columns, **_present(shared), "panels": shown}
@@ -134,108 +128,29 @@ def live_values(figure: Figure) -> dict[str, Any]:
 
 def _lines(panel: Lines) -> dict[str, Any]:
     values = [value for line in panel.lines for value in line.y if value is not None]
-    log = panel.log and bool(values) and min(values) > 0
-    return _present(
-        {
-            "title": panel.title,
-            "xLabel": panel.x_label,
-            "yLabel": panel.y_label,
-            "marks": _rounded(panel.marks),
-            "zero": panel.zero,
-            "log": log,
-            "fromZero": panel.from_zero,
-            "ticks": _rounded(panel.ticks),
-            "tickLabels": panel.tick_labels,
-            "ring": panel.ring and _rounded(panel.ring),
-            "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
-            "written": _writing(panel.written),
-            "lines": [_line(line, panel.log, _part(panel, log)) for line in panel.lines],
-        }
-    )
+    own = {
+        "log": panel.log and bool(values) and min(values) > 0,
+        "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
+        "lines": [_line(line) for line in panel.lines],
+    }
+    return _present(_plain(panel) | own)
 
 
-def _writing(column: Column) -> dict[str, Any]:
-    """How the script writes a value; nothing where it has as many digits as it needs."""
-    if column.digits is None:
-        return {}
-    writing = {"digits": column.digits, "signed": column.signed, "significant": column.significant}
-    return _present({**writing, "unit": column.ending, "times": column.factor if column.factor != 1 else None})
-
-
-def _part(panel: Lines, log: bool) -> float:
-    """The part of the y axis, or of its logarithm, that can be told from the next; 0 where nothing varies."""
-    values = [value for line in panel.lines for y in (line.y, *line.seeds) for value in y if value is not None]
-    known = [math.log(value) if log else value for value in values if np.isfinite(value) and (not log or value > 0)]
-    return (max(known) - min(known)) / SEEN if known else 0.0
-
-
-def _line(line: Line, log: bool, part: float) -> dict[str, Any]:
+def _line(line: Line) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
-    names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
-    present = _present(
-        {
-            "label": line.label,
-            "paint": _paint(line.colour),
-            "width": width,
-            "dash": [round(part * (width or 1), 2) for part in dash[1]] if isinstance(dash, tuple) else None,
-            "symbol": SYMBOLS.get(style["marker"], "") if style["marker"] else "",
-            "size": style.get("markersize"),
-            "hollow": line.hollow,
-            "alone": not line.joined or line.hollow,  # points without a line between them
-            "marked": line.marker,
-            "thin": line.thin,
-            **_band(line, log),
-            "seeds": [_seen(seed, log, part) for seed in line.seeds],
-            "names": names,
-            "onDemand": line.seeds_on_demand,
-        }
-    )
-    # Also of a line without points, as that of a run whose first epoch is not over.
-    return {**present, "x": _run(line.x), "y": _steps(line.y, log)}
-
-
-def _band(line: Line, log: bool) -> dict[str, Any]:
-    """The intervals: their ends, or half their width where all of many lie around the mean."""
+    own = {
+        "width": width,
+        "dash": [round(part * (width or 1), 2) for part in dash[1]] if isinstance(dash, tuple) else None,
+        "symbol": SYMBOLS.get(style["marker"], "") if style["marker"] else "",
+        "size": style.get("markersize"),
+        "alone": not line.joined or line.hollow,  # points without a line between them
+        "seed_names": line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1)),
+    }
     if all(end is None for end in line.low):
-        return {}
-    places = zip(line.y, line.low, line.high, strict=True)
-    known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
-    around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
-    if len(known) == len(line.y) > FEW and around:
-        half, per = tuple((high - low) / 2 for _, low, high in known), _per(line.y, log)  # as exactly as the means
-        return {"half": _rounded(half) if per is None else _stepwise(half, per)}
-    return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
-
-
-def _bars(panel: Bars) -> dict[str, Any]:
-    bars = [
-        _present(
-            {
-                "label": bar.label,
-                **{
-                    name: _round(value, EXACT)
-                    for name, value in (("at", bar.estimate), ("low", bar.low), ("high", bar.high))
-                },
-                "seeds": _rounded(bar.seeds, EXACT),
-                "paint": "" if bar.colour is None else _paint(bar.colour),
-                "more": bar.more,
-            }
-        )
-        for bar in panel.bars
-    ]
-    ends = _rounded(ends_of(panel))
-    return _present(
-        {
-            "title": panel.title,
-            "xLabel": panel.x_label,
-            "paint": _paint(panel.colour),
-            "ends": ends,
-            "bars": bars,
-            "marks": _rounded(panel.marks),
-            "written": _writing(panel.written),
-        }
-    )
+        own |= {"low": None, "high": None}
+    # A line without points, as that of a run whose first epoch is not over, has its two lists all the same.
+    return {**_present(_plain(line) | own), "x": _plain(line.x), "y": _plain(line.y)}
 
 
 def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
@@ -243,21 +158,10 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
     groups: dict[str, list[Surface]] = {}
     for panel in panels:
         groups.setdefault("" if panel.relief else panel.group, []).append(panel)
-    limits = {group: limits_of(members) for group, members in groups.items()}
+    limits = {group: _plain(limits_of(members)) for group, members in groups.items()}
     return [
-        _present(
-            {
-                "title": panel.title,
-                "xLabel": panel.x_label,
-                "yLabel": panel.y_label,
-                "label": panel.label,
-                "group": panel.group,
-                "limits": _rounded(limits["" if panel.relief else panel.group]),
-                "x": _rounded(panel.x),
-                "y": _rounded(panel.y),
-                "values": [_steps(row, digits=DIGITS - 1) for row in panel.values],  # more than there are colours
-            }
-        )
+        # Four digits are more than there are colours.
+        {**_plain(panel), "limits": limits["" if panel.relief else panel.group], "values": _plain(panel.values, 4)}
         for panel in panels
     ]
 
@@ -273,7 +177,7 @@ def _images(panels: Sequence[Image]) -> tuple[list[dict[str, Any]], list[str]]:
             pixels = np.round(np.asarray(panel.pixels, np.float64) * 255).astype(np.uint8)
             values["picture"] = pictures.setdefault(_data_address(pixels), len(pictures))
             if panel.heat is not None:
-                values["heat"] = [_rounded(row, 3) for row in np.asarray(panel.heat, np.float64).tolist()]
+                values["heat"] = _plain(np.asarray(panel.heat, np.float64).tolist(), 3)
         shown.append(_present(values))
     return shown, list(pictures)
 
@@ -294,77 +198,27 @@ def _colours(name: str, count: int) -> list[str]:
     return [matplotlib.colors.to_hex(shade) for shade in shades]
 
 
-def _run(x: Sequence[float]) -> Any:
-    """Whole numbers one after the other as [first, how many], such as epochs."""
-    if len(x) > 3 and all(value == x[0] + i for i, value in enumerate(x)) and float(x[0]).is_integer():
-        return {"first": int(x[0]), "count": len(x)}
-    return _rounded(x)
-
-
-def _steps(values: Numbers, log: bool = False, digits: int = DIGITS) -> Any:
-    """Many numbers as whole steps from each to the next, which take a quarter of the bytes once they are packed.
-
-    A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
-    """
-    per = _per(values, log, digits)
-    return _rounded(values, EXACT if len(values) <= FEW else digits) if per is None else _stepwise(values, per)
-
-
-def _per(values: Numbers, log: bool, digits: int = DIGITS) -> float | None:
-    """How many steps make 1; None where numbers are better left as they are."""
-    sizes = [abs(value) for value in values if value is not None and np.isfinite(value) and value]
-    if len(values) <= FEW or not sizes:
-        return None
-    largest, smallest = (math.floor(math.log10(end)) for end in (max(sizes), min(sizes)))
-    if log and largest - smallest > FEW:
-        return None
-    places = digits - 1 - largest if not log else digits - 2 - smallest + (largest == smallest)
-    return 10**places if places >= 0 else 10.0**places
-
-
-def _seen(values: Numbers, log: bool, part: float) -> Any:
-    """Many numbers of a thin line, as exactly as can be seen: in parts of the axis."""
-    here = [value for value in values if value is not None and np.isfinite(value)]
-    if len(values) <= FEW or not here or not part or (log and min(here) <= 0):
-        return _rounded(values)
-    per = float(f"{1 / part:.2g}")
-    if log:
-        logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
-        return {**_stepwise(logs, per), "log": True}
-    return _stepwise(values, per)
-
-
-def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
-    steps, before = "", 0
-    for value in values:
-        if value is None or not np.isfinite(value):
-            steps += GAP
-        else:
-            at = round(float(value) * per)
-            steps += _letters(at - before)
-            before = at
-    return {"per": per, "steps": steps}
-
-
-def _letters(step: int) -> str:
-    """A whole number as source maps have it: five bits a letter, the last first, the sign as the first bit of all."""
-    left, text = 2 * abs(step) + (step < 0), ""
-    while True:
-        left, bits = divmod(left, 32)
-        text += LETTERS[bits + 32 * (left > 0)]
-        if not left:
-            return text
-
-
-def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:
-    return [_round(value, digits) for value in values]
-
-
-def _round(value: float | None, digits: int = DIGITS) -> float | int | None:
-    if value is None or not np.isfinite(value):
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+def _plain(value: Any, digits: int = DIGITS) -> Any:
+    """A part of a figure as JSON values: the fields of a dataclass under their names, a `colour` as `paint`."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int() | float():
+            if not np.isfinite(value):
+                return None
+            short = float(f"{value:.{digits}g}")
+            return int(short) if short.is_integer() and abs(short) < 1e15 else short
+        case Column():  # how the script writes a value; nothing where it has as many digits as it needs
+            if value.digits is None:
+                return None
+            writing = {"digits": value.digits, "signed": value.signed, "significant": value.significant}
+            return _present({**writing, "unit": value.ending, "times": value.factor if value.factor != 1 else None})
+        case list() | tuple():
+            return [_plain(part, digits) for part in value]
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if fields.get("colour") is not None:
+        fields["paint"] = _paint(fields.pop("colour"))
+    return _present({name: _plain(part, digits) for name, part in fields.items()})
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:

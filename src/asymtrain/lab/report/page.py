@@ -43,8 +43,8 @@ def write_page(
 
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
     line in `lead` starts a new paragraph. `page` is another name for name.html. `answers` stand above everything: of
-    each the class of its style (helped, hurt or none), a word or two and a sentence. `headline` is a class too, what
-    is set large, and what it is of; `code` is to be copied.
+    each its colour (good, bad or soft), a word or two and a sentence. `headline` is a colour too, what is set large,
+    and what it is of; `code` is to be copied.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):

@@ -18,6 +18,7 @@ from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows, value_text
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
+from asymtrain.lab.statistics import colour_of
 from asymtrain.lab.store.provenance import torch_version
 from asymtrain.lab.texts import counted, csv_cell
 from asymtrain.models import display_name
@@ -25,7 +26,6 @@ from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 
-COLOURS = {"helped": "good", "hurt": "bad"}  # of verdicts; others are grey
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
@@ -74,7 +74,7 @@ def render(
         title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
         headline=_headline(summary),
-        answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
+        answers=[(colour_of(row["verdict"]), row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
         untested=summary.untested,
         comparisons=comparison_table(summary),
@@ -124,12 +124,10 @@ def effect_figure(summary: Summary) -> Figure:
     bars = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
         seeds = tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"])))
-        colour = COLOURS.get(row["verdict"], "soft")
+        colour = colour_of(row["verdict"])
         bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds, colour))
     panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars), written=POINTS)
-    caption = (
-        "Diamonds are means, bars their 95% intervals, dots single seeds. Green: helped; red: hurt; grey: not clear."
-    )
+    caption = "Diamonds are means, bars 95% intervals, dots single seeds. Green: helps; red: hurts; grey: neither."
     return Figure("effect", "Difference to Plain", [panel], caption=caption)
 
 
@@ -205,12 +203,11 @@ def _headline(summary: Summary) -> tuple[str, str, str] | None:
         return None
     largest = max(summary.comparisons, key=lambda row: abs(row["points"]))
     if len(summary.comparisons) == 1:
-        return largest["verdict"], value_text(largest["points"], POINTS), largest["sentence"]
+        return colour_of(largest["verdict"]), value_text(largest["points"], POINTS), largest["sentence"]
     counts = Counter(row["verdict"] for row in summary.comparisons)
-    look = "helped" if counts["helped"] else "hurt" if counts["hurt"] else ""
-    unclear = counts.total() - counts["helped"] - counts["hurt"]
-    words = f"{counts['hurt']} hurt, {unclear} not clear. Largest difference: {largest['sentence']}"
-    return look, f"{counts['helped']} of {counts.total()} helped", words
+    look = "good" if counts["helps"] else "bad" if counts["hurts"] else "soft"
+    words = f"{counts['hurts']} hurt, {counts['inconclusive']} inconclusive. Largest difference: {largest['sentence']}"
+    return look, f"{counts['helps']} of {counts.total()} helped", words
 
 
 def _lead(summary: Summary) -> str:

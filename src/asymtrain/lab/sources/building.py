@@ -126,7 +126,7 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
-    from asymtrain.branches._nested import logits_in
+    from asymtrain.branches import logits_in
 
     with undisturbed_call(model):
         try:

@@ -30,7 +30,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     """
     import torch
 
-    from asymtrain.branches._nested import logits_in
+    from asymtrain.branches import logits_in
 
     digest, values = hashlib.sha256(), []
     for name, tensor in named_tensors(model):
@@ -113,7 +113,7 @@ def rounded(text: str) -> str:
 
 @contextmanager
 def undisturbed_call(model: "nn.Module") -> Iterator[None]:
-    from asymtrain.branches._dry_run import attributes_kept, undisturbed
+    from asymtrain.branches import preserve_attributes, preserve_state
 
-    with undisturbed(model), attributes_kept(model):
+    with preserve_state(model), preserve_attributes(model):
         yield

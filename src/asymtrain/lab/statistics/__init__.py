@@ -1,9 +1,20 @@
-"""Numbers in, numbers out: intervals and tests over seeds, bootstraps, effect sizes, corrections, power.
+"""Numbers in, numbers out: intervals and tests over seeds, verdicts, bootstraps, effect sizes, corrections, power.
 
 `estimates` has means that leave out what is undefined; `asymtrain.lab.comparisons` applies all this to rows of runs.
 """
 
 from asymtrain.lab.statistics.bootstraps import bootstrap_images, bootstrap_seeds, unpack_answers
+from asymtrain.lab.statistics.decisions import (
+    FEWEST,
+    LEVEL,
+    VERDICTS,
+    Decision,
+    Verdict,
+    colour_of,
+    decide,
+    direction,
+    is_within,
+)
 from asymtrain.lab.statistics.effects import (
     Description,
     bonferroni,
@@ -25,7 +36,8 @@ from asymtrain.lab.statistics.intervals import (
 )
 
 __all__ = [
-    "Description", "Interval", "bonferroni", "bootstrap_images", "bootstrap_seeds", "cohen_d_av", "cohen_d_z",
-    "describe", "equivalence_p", "holm", "minimum_detectable_d", "minimum_detectable_improvement", "size_word",
-    "t_interval", "unpack_answers", "welch_interval", "welch_p_from_moments", "wilcoxon_p",
+    "FEWEST", "LEVEL", "VERDICTS", "Decision", "Description", "Interval", "Verdict", "bonferroni", "bootstrap_images",
+    "bootstrap_seeds", "cohen_d_av", "cohen_d_z", "colour_of", "decide", "describe", "direction", "equivalence_p",
+    "holm", "is_within", "minimum_detectable_d", "minimum_detectable_improvement", "size_word", "t_interval",
+    "unpack_answers", "welch_interval", "welch_p_from_moments", "wilcoxon_p",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asymtrain.gradients._intervals import ANYTHING, Bounds, cut, deviation, mean, student_interval
+from asymtrain.intervals import ANYTHING, Bounds, cut, deviation, mean, student_interval
 
 SHARES: Bounds = (0.0, 1.0)  # accuracies as well
 DIFFERENCES: Bounds = (-1.0, 1.0)  # of two shares

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import student_interval
+from asymtrain.intervals import student_interval
 
 ROUNDING = 1e-12  # accuracies and cosines are of order one: a deviation below this is rounding
 LEAST_WILCOXON = 6  # with five differences the smallest two-sided p is 1/16: the test cannot reach 5%

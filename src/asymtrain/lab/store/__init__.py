@@ -15,13 +15,13 @@ from asymtrain.lab.store.database import DamagedError, NoStoreError, StoreError,
 from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
 from asymtrain.lab.store.provenance import Provenance
 from asymtrain.lab.store.records import Measurement, Record
-from asymtrain.lab.store.requests import Failure, Group, Summary
+from asymtrain.lab.store.requests import Counts, Failure, StoreSummary
 from asymtrain.lab.store.store import Store, failure_reasons, stored_runs
 from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
-    "Check", "Damage", "DamagedError", "Export", "Failure", "Group", "Imported", "Measurement", "NoStoreError",
-    "Provenance", "Record", "Store", "StoreError", "StoreWarning", "Summary",
+    "Check", "Counts", "Damage", "DamagedError", "Export", "Failure", "Imported", "Measurement", "NoStoreError",
+    "Provenance", "Record", "Store", "StoreError", "StoreSummary", "StoreWarning",
     "export_store", "failure_reasons", "import_store", "read_export", "store_exists", "stored_runs",
     "write_tensorboard",
 ]  # fmt: skip

@@ -6,15 +6,13 @@ later fails whenever another process wrote in between. With a write-ahead log, r
 
 import os
 import re
-import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.store import checksums
@@ -200,37 +198,16 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 def _open_unwritable(path: Path) -> sqlite3.Connection:
     """A store in a folder that cannot be written: a write-ahead log needs another file there, its index.
 
-    Where no log was left, the file is all there is and can be read as it is. Else the two are copied to where the
-    index can be made: without the log the last rows would be missing, silently.
+    Where no log was left, the file is all there is and can be read as it is.
     """
-    log = _log_of(path)
-    if not (log.exists() and log.stat().st_size):
-        return _connect(path, "mode=ro&immutable=1")
-    try:
-        with TemporaryDirectory() as folder:
-            copy = Path(folder) / path.name
-            shutil.copyfile(path, copy)
-            shutil.copyfile(log, _log_of(copy))
-            return _in_memory(_connect(copy, "mode=rw"))
-    except OSError as error:
+    real = path.resolve()  # the log is beside the file itself, not beside a link to it
+    log = real.with_name(f"{real.name}-wal")
+    if log.exists() and log.stat().st_size:
         raise StoreError(
-            f"{path} and {log.name} cannot be read where they are, nor copied ({error.strerror}): copy both files to "
-            "a folder that can be written, and read them there"
-        ) from error
-
-
-def _log_of(path: Path) -> Path:
-    """The write-ahead log is beside the file itself, not beside a link to it."""
-    real = path.resolve()
-    return real.with_name(real.name + "-wal")
-
-
-def _in_memory(file: sqlite3.Connection) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.text_factory = _read_text
-    with closing(file):
-        file.backup(connection)
-    return connection
+            f"{path} has a log with its last rows, {log.name}, which cannot be read where it is: copy both files to a "
+            "folder that can be written, and read them there"
+        )
+    return _connect(path, "mode=ro&immutable=1")
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:

@@ -37,7 +37,7 @@ _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 th
 
 
 @dataclass(frozen=True)
-class Table:
+class ExportTable:
     """A file's name and its columns: str, int or float. Numbers may be missing (None), and the texts in `optional`."""
 
     name: str
@@ -60,10 +60,10 @@ _RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {
 _EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
-    Table("specs", _SPEC),
-    Table("runs", _RUN, ("answers", "model_fingerprint", "data_fingerprint")),
-    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH),
-    Table("measurements", _VALUE),
+    ExportTable("specs", _SPEC),
+    ExportTable("runs", _RUN, ("answers", "model_fingerprint", "data_fingerprint")),
+    ExportTable("epochs", {"spec_id": str, "attempt": int} | _EPOCH),
+    ExportTable("measurements", _VALUE),
 )
 
 T = TypeVar("T")
@@ -258,13 +258,6 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
             text = " ".join(str(error).split())  # pyarrow speaks in several lines
             raise StoreError(f"{path} is not a table of an asymtrain export: {text}") from error
-        for (name, kind), column in zip(
-            table.columns.items(), zip(*rows, strict=True), strict=False
-        ):  # no rows, no columns
-            # Without a step of Python for each number: there are millions.
-            if kind is float and not all(map(math.isfinite, filter(None, column))):
-                number, value = next((n, v) for n, v in enumerate(column, 1) if v is not None and not math.isfinite(v))
-                raise StoreError(f"{path}, row {number}: {name} is {value}, nothing was imported: export again")
         tables[table.name] = rows
     return tables
 
@@ -276,6 +269,9 @@ def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Row
     history = tuple(Epoch(*epoch[2:]) for epoch in epochs)
     record = records.make_record(specs[row[0]], history, row)
     records.check_whole(record.run)
+    for name, value in zip(checksums.RUN_COLUMNS, row, strict=True):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} of {row[0]} is {value}, not a finite number")
     return record
 
 
@@ -306,7 +302,7 @@ def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, li
     return groups
 
 
-def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _encode_csv(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
     writer.writerow(table.columns)
@@ -314,7 +310,7 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _decode_csv(table: Table, content: bytes) -> Rows:
+def _decode_csv(table: ExportTable, content: bytes) -> Rows:
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
@@ -331,7 +327,7 @@ def _decode_csv(table: Table, content: bytes) -> Rows:
     ]
 
 
-def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _encode_parquet(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> bytes:
     pa, pq = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
     schema = _parquet_schema(table)
@@ -349,7 +345,7 @@ def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _decode_parquet(table: Table, content: bytes) -> Rows:
+def _decode_parquet(table: ExportTable, content: bytes) -> Rows:
     from asymtrain.lab.data.parquet import read_within_bound
 
     pa, pq = _pyarrow()
@@ -362,7 +358,7 @@ def _decode_parquet(table: Table, content: bytes) -> Rows:
     return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
 
 
-def _parquet_schema(table: Table) -> Any:
+def _parquet_schema(table: ExportTable) -> Any:
     pa, _ = _pyarrow()
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     columns = table.columns.items()

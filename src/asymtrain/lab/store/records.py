@@ -8,7 +8,6 @@ import base64
 import dataclasses
 import json
 import math
-import re
 import reprlib
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,8 +25,6 @@ _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _NUMBERS = EPOCH_COLUMNS[1:]  # the first is the epoch's own
 _numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 _order = attrgetter("dataset", "arch", "variant", "seed")
-DEEPEST = 100  # lists in lists, or objects, of a measured value: Python's own reader fails at about a thousand
-_TOO_DEEP = f"a measurement must not be nested more than {DEEPEST} levels deep"
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
 
@@ -168,27 +165,15 @@ def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -
 
 
 def value_text(value: Any) -> str:
-    """A value as canonical JSON; NaN and inf are no values."""
+    """A value as canonical JSON, which can be read back; NaN and inf are no values."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        json.loads(text)
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError("a measurement must not be nested so deeply") from None
     except ValueError as error:
         raise ValueError(f"a measurement must be finite, got {reprlib.repr(value)}") from error
-    if _depth(text) > DEEPEST:
-        raise ValueError(_TOO_DEEP)
     return text
-
-
-def _depth(text: str) -> int:
-    """Of JSON: how many lists and objects are open at once, at most."""
-    if text.count("[") + text.count("{") <= DEEPEST:
-        return 0  # it cannot be deeper than that
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:

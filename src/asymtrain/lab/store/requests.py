@@ -6,7 +6,6 @@ opens the next, so that a retry is pending and the old reason stays on record.
 A claim says who is training what, so that two processes that share a store do not train the same spec. It ends with
 the run, with the failure, with the process, or with its time. On the same machine the process is looked up, so that
 nothing waits after a `kill -9`; a claim from another machine is believed until it ends, so whoever trains renews it.
-Its time is that of the disk which the store is on: clocks of machines differ.
 """
 
 import dataclasses
@@ -14,13 +13,11 @@ import math
 import os
 import socket
 import sqlite3
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, partial
 from pathlib import Path
+from time import time as clock
 
 from asymtrain.lab.machine import is_running
 from asymtrain.lab.runs import RunSpec
@@ -39,8 +36,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
+class Counts:
+    """How many are the runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
 
     dataset: str
     arch: str
@@ -55,18 +52,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Summary:
+class StoreSummary:
     """Counts over the latest attempts. `devices` is (name, runs); `last_write` is UTC in ISO format."""
 
     path: Path
-    groups: tuple[Group, ...]
+    groups: tuple[Counts, ...]
     failures: tuple[Failure, ...]
     devices: tuple[tuple[str, int], ...]
     last_write: str | None
     damaged: tuple[Damage, ...] = ()  # not counted
 
     @property
-    def total(self) -> Group:
+    def total(self) -> Counts:
         return _sum(self.groups, "all", "all", "all")
 
 
@@ -141,7 +138,7 @@ def this_process() -> str:
 
 def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
     """Take the specs that no other live process holds; returns those that are now this process's."""
-    held, owner, until = held_claims(connection), this_process(), clock(connection) + seconds
+    held, owner, until = held_claims(connection), this_process(), clock() + seconds
     free = {spec_id for spec_id in ids if held.get(spec_id, owner) == owner}
     rows = [(spec_id, owner, until) for spec_id in free]
     connection.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", rows)
@@ -150,7 +147,7 @@ def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) ->
 
 def renew(connection: sqlite3.Connection, seconds: float) -> None:
     """Give this process's claims so many seconds from now; those that others have taken since are theirs."""
-    until = clock(connection) + seconds
+    until = clock() + seconds
     connection.execute("UPDATE claims SET until = ? WHERE owner = ?", (until, this_process()))
 
 
@@ -161,26 +158,14 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
     """Spec id to owner, for claims that still count."""
     rows = connection.execute("SELECT spec_id, owner, until FROM claims").fetchall()
-    now = cache(partial(clock, connection))  # looked at only where a claim of another machine is
-    counts = {(owner, until): _counts(owner, until, now) for _, owner, until in rows}
+    counts = {(owner, until): _counts(owner, until) for _, owner, until in rows}
     return {spec_id: owner for spec_id, owner, until in rows if counts[owner, until]}
 
 
-def clock(connection: sqlite3.Connection) -> float:
-    """Seconds by the clock that stamps files beside the store: of its server, where it is on a network disk."""
-    (path,) = connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()
-    try:
-        with tempfile.TemporaryFile(dir=Path(path).parent) as file:
-            os.utime(file.fileno())
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:  # it cannot be written there, or the disk is full
-        return time.time()
-
-
-def _counts(owner: str, until: float, now: Callable[[], float]) -> bool:
+def _counts(owner: str, until: float) -> bool:
     machine, process, start = owner.rsplit("/", 2)
     if machine != socket.gethostname() or os.name != "posix":
-        return now() < until
+        return clock() < until
     return is_running(int(process)) and _start_of(int(process)) == start
 
 
@@ -202,19 +187,19 @@ def readable_claims(connection: sqlite3.Connection) -> tuple[dict[str, str], lis
         return {}, [Damage("file", "a claim cannot be read: what is being trained is not known")]
 
 
-def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
+def summarise(connection: sqlite3.Connection, path: Path) -> StoreSummary:
     intact, damaged = {}, checksums.check_numbers(connection)
     for content in ("run", "measurement", "request", "failure"):
         intact[content], found = checksums.select_intact(connection, content)
         damaged += found
-    groups: dict[tuple[str, str, str], list[Group]] = {}
+    groups: dict[tuple[str, str, str], list[Counts]] = {}
     devices: Counter[str] = Counter()
     latest, _ = checksums.keep_latest(intact["run"], damaged)
     for (row,) in latest.values():
         run = dict(zip(RUN_COLUMNS, row[-len(RUN_COLUMNS) :], strict=True))
         devices[run["device"]] += 1
         outcome, kind = run["outcome"], (row[1], row[2], row[3])
-        counts = Group(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
+        counts = Counts(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
         groups.setdefault(kind, []).append(dataclasses.replace(counts, seconds=run["seconds"]))
     held, damaged_claims = readable_claims(connection)
     damaged += damaged_claims
@@ -222,14 +207,14 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None
         kind = (spec.dataset, spec.arch, spec.variant)
-        counts = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
+        counts = Counts(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
         groups.setdefault(kind, []).append(counts)
     place = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
     created = {"run": place, "measurement": -1, "request": -1, "failure": -1}  # place of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
     ]
-    return Summary(
+    return StoreSummary(
         path,
         tuple(_sum(members, *kind) for kind, members in sorted(groups.items())),
         tuple(failures_of(requests)),
@@ -239,6 +224,6 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     )
 
 
-def _sum(groups: Sequence[Group], dataset: str, arch: str, variant: str) -> Group:
-    counts = {field.name: sum(getattr(group, field.name) for group in groups) for field in fields(Group)[3:-1]}
-    return Group(dataset, arch, variant, **counts, seconds=math.fsum(group.seconds for group in groups))
+def _sum(groups: Sequence[Counts], dataset: str, arch: str, variant: str) -> Counts:
+    counts = {field.name: sum(getattr(group, field.name) for group in groups) for field in fields(Counts)[3:-1]}
+    return Counts(dataset, arch, variant, **counts, seconds=math.fsum(group.seconds for group in groups))

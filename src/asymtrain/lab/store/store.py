@@ -19,7 +19,7 @@ from asymtrain.lab.store.checksums import Check, Damage
 from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning, store_exists
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
-from asymtrain.lab.store.requests import Failure, Summary
+from asymtrain.lab.store.requests import Failure, StoreSummary
 
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
 NAMED = 3  # damaged things in a warning; `asymtrain store check` names all
@@ -202,7 +202,7 @@ class Store:
         self.name_damage([one for one in damaged if name is None or one.name in (name, "")])
         return [Measurement(row[0], row[1], row[3], json.loads(row[4])) for row in rows if name in (None, row[1])]
 
-    def summary(self) -> Summary:
+    def summary(self) -> StoreSummary:
         """Counts of what the store holds, what is pending and what failed."""
         with self.database.reading() as connection:
             summary = requests.summarise(connection, self.path)

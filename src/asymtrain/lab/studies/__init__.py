@@ -1,1 +1,29 @@
-"""Studies: each a protocol as data, its analysis and its words."""
+"""Studies: each a protocol as data, an analysis and its words; one frame trains, lists and shows all of them.
+
+    study       `Study`: what the frame and the commands are told of a study; `Block`, `JudgedPage`
+    frame       what a block still needs, how long it takes, the rounds that train it
+    timing      estimates of time, by a rule of thumb or by like runs of the store
+    snapshot    what a store holds, read once
+    paper/ practice/
+
+A study is a package whose `__init__` has its `STUDY`, and a line in `STUDIES`: it becomes a command with `list`, `run`,
+`next` and `show`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asymtrain.lab.studies.study import Study
+
+STUDIES: dict[str, str] = {
+    "paper": "asymtrain.lab.studies.paper",
+    "practice": "asymtrain.lab.studies.practice",
+}
+"""Modules with a `STUDY`, by the name of their command."""
+
+
+def load_study(name: str) -> "Study":
+    """Loads nothing heavy: help does not wait for torch or numpy."""
+    study: Study = import_module(STUDIES[name]).STUDY
+    return study

@@ -16,14 +16,14 @@ which took no part in the choice.
 """
 
 from asymtrain.lab.tune.answer import Tuned
-from asymtrain.lab.tune.planning import Plan, Rung, Timing, make_plan
+from asymtrain.lab.tune.planning import RacePlan, Rung, Timing, make_plan
 from asymtrain.lab.tune.question import CANDIDATES, EPOCHS, MINUTES, Question, as_candidates
 from asymtrain.lab.tune.results import Race, RungResult, replay
 from asymtrain.lab.tune.rule import RULE, Rule, Ruling, Standing, is_moving, judge, survivors
-from asymtrain.lab.tune.running import Watcher, read_tune, run_tune, without_equals
+from asymtrain.lab.tune.running import read_tune, run_tune, without_equals
 
 __all__ = [
-    "CANDIDATES", "EPOCHS", "MINUTES", "RULE", "Plan", "Question", "Race", "Rule", "Ruling", "Rung", "RungResult",
-    "Standing", "Timing", "Tuned", "Watcher", "as_candidates", "is_moving", "judge", "make_plan", "read_tune",
-    "replay", "run_tune", "survivors", "without_equals",
+    "CANDIDATES", "EPOCHS", "MINUTES", "RULE", "Question", "Race", "RacePlan", "Rule", "Ruling", "Rung", "RungResult",
+    "Standing", "Timing", "Tuned", "as_candidates", "is_moving", "judge", "make_plan", "read_tune", "replay",
+    "run_tune", "survivors", "without_equals",
 ]  # fmt: skip

@@ -9,10 +9,11 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import Verdict, colour_of
 from asymtrain.lab.texts import counted
-from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing, whole_plan
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, RacePlan, Timing, whole_plan
 from asymtrain.lab.tune.results import Entry, Race, RungResult
-from asymtrain.lab.tune.rule import RULE, Verdict, is_moving
+from asymtrain.lab.tune.rule import RULE, is_moving
 from asymtrain.lab.tune.snippet import Removal
 from asymtrain.models import display_name
 
@@ -33,7 +34,6 @@ OF_PAIRS = (
     "Accuracy: on the {images:,} training images that are held out, after the last epoch. Difference: to Plain, in "
     "points of accuracy. The best of several differences is so by luck too: it is biased upward."
 )
-BADGES = {"attach": "helped", "none": "hurt", "undecided": ""}  # classes of the page's style
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Tuned:
     timing: Timing | None  # None where the time was over before an epoch could be timed
     runs: tuple[Run, ...]
     places: tuple[str, ...]  # where the winner's branches are; empty without a winner
-    snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
+    snippet: str  # code that attaches them; empty unless they help, or likely do
     held_out: int  # validation images of a run of the race
     test_images: int
     chance: float  # accuracy on the test images up to which nothing is learnt
@@ -55,7 +55,7 @@ class Tuned:
 
     @property
     def verdict(self) -> Verdict:
-        """attach, none or undecided."""
+        """One of `asymtrain.lab.statistics.VERDICTS`: attach the winner where it helps, or likely helps."""
         return self.race.ruling.verdict
 
     @property
@@ -65,16 +65,8 @@ class Tuned:
 
     @property
     def candidate(self) -> Candidate | None:
-        """The winner of the race; to attach only where the verdict says so, or leans to it."""
+        """The winner of the race; to attach only where the verdict says so."""
         return self.race.winner
-
-    @property
-    def leaning(self) -> bool:
-        """Is it undecided, with a winner that was above Plain? Who must choose now does better to attach it.
-
-        After the short form nothing was confirmed, and less of what it leans to holds: docs/tune.md has the scores.
-        """
-        return self.race.leaning
 
     @property
     def comparison(self) -> dict[str, Any] | None:
@@ -95,36 +87,27 @@ class Tuned:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, with what was measured."""
-        opening = {"attach": "Attach", "none": "Attach nothing", "undecided": "Undecided"}[self.verdict]
-        opening += ", leaning to attach" if self.leaning else ""
-        if self.verdict == "attach" and self.candidate is not None:
-            opening = f"Attach {self.candidate.label}"
-        row, plan = self.race.row, self.race.plan
-        if self.race.ruling.because == "not confirmed":
-            return self._leaning_sentence()
-        if row is None or plan is None:
+        """The advice in words, with what was measured; where nothing is settled the verdict."""
+        race, best = self.race, self.candidate
+        opening = self.verdict.capitalize()
+        if race.ruling.is_settled:
+            opening = f"Attach {best.label}" if self.verdict == "helps" and best is not None else "Attach nothing"
+        row = race.row or race.best_pair
+        if row is None or best is None or race.plan is None:
             return f"{opening}: {self.reason}."
-        asked, subject = self.race.question.base.epochs, "" if self.verdict == "attach" else f"{self._winner} gave "
+        subject = "" if self.verdict == "helps" else f"the best candidate, {best.label}, gave "
         low, high = row["points_low"], row["points_high"]
         ends = "" if low is None else f" (95% interval {low:+.1f} to {high:+.1f})"
-        length = counted(asked, "epoch") if plan.epochs == asked else f"{plan.epochs} of {asked} epochs"
-        measured = f"{row['n']} fresh seeds, {length}, {self.test_images:,} test images"
-        gave = f"{subject}{row['points']:+.1f} points of test accuracy{ends} over {measured}"
+        asked = race.question.base.epochs
+        if race.question.short:
+            length = f"{race.plan.rungs[0].epochs} of {asked} epochs"
+            where = f"in one short pair ({length}, {self.held_out:,} validation images), not confirmed"
+        else:
+            length = counted(asked, "epoch") if race.plan.epochs == asked else f"{race.plan.epochs} of {asked} epochs"
+            where = f"over {row['n']} fresh seeds, {length}, {self.test_images:,} test images"
+        kind = "validation" if race.question.short else "test"
+        gave = f"{subject}{row['points']:+.1f} points of {kind} accuracy{ends} {where}"
         return f"{opening}: {gave}; {self.reason}.{self._tie_words}"
-
-    def _leaning_sentence(self) -> str:
-        """Of the short form."""
-        pair, best = self.race.best_pair, self.candidate
-        assert pair is not None
-        assert best is not None
-        towards, subject = (best.label, "") if self.leaning else ("nothing", f"{self._winner} gave ")
-        length = f"{self.rungs[-1].rung.epochs} of {self.race.question.base.epochs} epochs"
-        return (
-            f"Undecided, leaning to attach {towards}: {subject}{pair['points']:+.1f} points of validation accuracy in "
-            f"one short pair ({length}, {self.held_out:,} validation images), not confirmed; {self.reason}."
-            f"{self._tie_words}"
-        )
 
     @property
     def _tie_words(self) -> str:
@@ -133,10 +116,6 @@ class Tuned:
             return ""
         others = tied[0].label if len(tied) == 1 else f"{len(tied)} other candidates"
         return f" {'It' if self.race.question.short else 'In the race it'} tied with {others}. {OF_EQUALS}"
-
-    @property
-    def _winner(self) -> str:
-        return "" if self.candidate is None else f"the best candidate, {self.candidate.label},"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -149,7 +128,6 @@ class Tuned:
             "verdict": ruling.verdict,
             "because": ruling.because,
             "reason": ruling.reason,
-            "leaning": self.leaning,
             "sentence": self.sentence,
             "candidate": None if race.winner is None else race.winner.fields(),
             "label": None if race.winner is None else race.winner.label,
@@ -182,14 +160,15 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     """Write report.html, tune.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
-    verdict, _, because = result.sentence.partition(": ")
+    verdict = result.verdict.capitalize()
+    said = result.sentence.removeprefix(f"{verdict}: ")
     return write_page(
         out,
         NAME,
         page=PAGE,
         title=f"Branches for {title_of(result)}",
         lead=_lead(result),
-        answers=[(BADGES[result.verdict], verdict, because[:1].upper() + because[1:])],
+        answers=[(colour_of(result.verdict), verdict, said[:1].upper() + said[1:])],
         headline=_headline(result),
         code=result.snippet,
         tables=tune_tables(result),
@@ -201,9 +180,10 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
 
 def _headline(result: Tuned) -> tuple[str, str, str] | None:
     """What was confirmed."""
-    if result.verdict != "attach" or result.race.row is None or result.candidate is None:
+    if result.verdict != "helps" or result.comparison is None or result.candidate is None:
         return None
-    return "helped", f"{result.race.row['points']:+.1f} points", f"of test accuracy, with {result.candidate.label}"
+    words = f"of test accuracy, with {result.candidate.label}"
+    return colour_of(result.verdict), f"{result.comparison['points']:+.1f} points", words
 
 
 def title_of(result: Tuned) -> str:
@@ -257,7 +237,6 @@ def race_table(race: Race, held_out: int) -> Table:
     note = (OF_PAIRS if short else OF_RUNGS).format(images=held_out)
     note += "".join(f" {words}" for words in _terms(race.question.candidates))
     note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
-    note += f" Tied: {OF_EQUALS[0].lower()}{OF_EQUALS[1:]}" if any("tied" in row[-1] for row in rows) else ""
     title = "One short pair for each candidate" if short else "The race"
     return Table("race", title, tuple(columns[k] for k in shown), make_rows(rows), note, detail=True)
 
@@ -277,20 +256,12 @@ def _outcome(race: Race, number: int, entry: Entry) -> str:
     """What became of a candidate at the rung of this number."""
     diverged = entry.row["asymmetric_diverged"] if entry.row else 0
     words = [f"{diverged} diverged"] if diverged else []
-    if entry.kept is not None:
-        entries, last = race.rungs[number - 1].entries, race.plan is not None and number == len(race.plan.rungs)
-        taken = [e.candidate for e in entries if (e.candidate == race.winner if last else e.kept)]
-        goes_on = entry.candidate in taken
-        if goes_on and last:
-            words.append("best" if race.question.short else "winner")
-        elif race.question.short:
-            pass
-        elif goes_on:
-            words.append("goes on")
-        else:
-            words.append("clearly worse" if entry.standing.clearly_worse else "dropped")
-        rivals = [e.standing for e in entries if (e.candidate in taken) != goes_on]
-        words += ["tied"] if any(map(entry.standing.ties_with, rivals)) else []
+    is_last = race.plan is not None and number == len(race.plan.rungs)
+    if entry.kept is not None and is_last and entry.candidate == race.winner:
+        words.append("best" if race.question.short else "winner")
+    elif entry.kept is not None and not race.question.short:
+        out = "clearly worse" if entry.standing.clearly_worse else "dropped"
+        words.append("goes on" if entry.kept and not is_last else out)
     return ", ".join(words) or NOTHING
 
 
@@ -416,14 +387,14 @@ def _lead(result: Tuned) -> str:
         parts = [
             f"{counted(len(question.candidates), 'form')} of branches and training without branches (Plain): each is "
             f"trained once, for {plan.rungs[0].epochs} of the {counted(base.epochs, 'epoch')} that the question is "
-            "about. This tells where to lean, and confirms nothing: tune without its short form does."
+            "about. This confirms nothing: tune without its short form does."
         ]
     elif plan is not None and plan.rungs:
         last = CONFIRMATION_SEED + plan.seeds - 1
         parts.append(f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image.")
         parts.append(
             "It has no winner, so nothing was tried on the test images."
-            if result.verdict == "none" and result.race.row is None
+            if result.race.ruling.because == "no candidate"
             else f"Its winner {'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to "
             f"{last}, trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
         )
@@ -451,7 +422,7 @@ def budget_words(result: Tuned) -> str:
     return f"{planned}; the whole question takes {plan.about} {duration(60 * plan.needed)}"
 
 
-def _planned(plan: Plan) -> str:
+def _planned(plan: RacePlan) -> str:
     if not plan.seeds:
         return f"one pair for each candidate ({counted(plan.rungs[0].epochs, 'epoch')}), and no confirmation"
     lengths = ", ".join(str(rung.epochs) for rung in plan.rungs)
@@ -468,7 +439,7 @@ def _facts(result: Tuned) -> dict[str, str]:
     places = {"Places": ", ".join(result.places)} if result.places else {}
     return {
         **command,
-        "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, {base.optimizer}",
+        "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, adamw",
         **places,
         "Time": budget_words(result),
         **run_facts(result.runs, result.versions),

@@ -36,7 +36,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RacePlan:
     """Rungs of the race and the confirmation; no rungs where the time holds none."""
 
     rungs: tuple[Rung, ...]
@@ -55,11 +55,11 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
+    def from_dict(cls, values: Mapping[str, Any]) -> "RacePlan":
         return cls(**{**values, "rungs": tuple(Rung(**rung) for rung in values["rungs"])})
 
 
-def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int) -> Plan:
+def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int) -> RacePlan:
     """The longest race and confirmation that fit.
 
     The confirmation's share, at least, is reserved first. The race then takes the longest last rung that fits beside a
@@ -78,18 +78,18 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
             if race + confirmation_seconds(least, seeds, timing) <= room:
                 confirmed = max(least, _longest(room - race, epochs, seeds, timing))
                 planned = race + confirmation_seconds(confirmed, seeds, timing)
-                return Plan(rungs, confirmed, seeds, planned, needed, timing.at_most)
-    return Plan((), 0, seeds, 0.0, needed, timing.at_most)
+                return RacePlan(rungs, confirmed, seeds, planned, needed, timing.at_most)
+    return RacePlan((), 0, seeds, 0.0, needed, timing.at_most)
 
 
-def whole_plan(*, candidates: int, epochs: int, seeds: int) -> Plan:
+def whole_plan(*, candidates: int, epochs: int, seeds: int) -> RacePlan:
     """The whole question, however long it takes: the same plan on every machine."""
-    return Plan(ladder(epochs, candidates, RULE.race_seeds), epochs, seeds, None, None)
+    return RacePlan(ladder(epochs, candidates, RULE.race_seeds), epochs, seeds, None, None)
 
 
-def short_plan(*, candidates: int, epochs: int) -> Plan:
+def short_plan(*, candidates: int, epochs: int) -> RacePlan:
     """One pair for each candidate, as long as the rung before the last of a whole race; nothing is confirmed."""
-    return Plan((Rung(math.ceil(epochs / RULE.growth), candidates, 1),), 0, 0, None, None)
+    return RacePlan((Rung(math.ceil(epochs / RULE.growth), candidates, 1),), 0, 0, None, None)
 
 
 def ladder(last: int, candidates: int, seeds: int) -> tuple[Rung, ...]:

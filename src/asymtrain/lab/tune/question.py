@@ -8,7 +8,7 @@ from typing import Any
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Rung
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, RacePlan, Rung
 from asymtrain.lab.tune.rule import RULE
 
 MOST_SEEDS = 1000
@@ -82,7 +82,7 @@ class Question:
         seeds = range(RACE_SEED, RACE_SEED + rung.seeds)
         return {(one, seed): self.race_spec(one, rung.epochs, seed) for seed in seeds for one in (None, *living)}
 
-    def confirmation_specs(self, winner: Candidate, plan: Plan) -> dict[tuple[Candidate | None, int], RunSpec]:
+    def confirmation_specs(self, winner: Candidate, plan: RacePlan) -> dict[tuple[Candidate | None, int], RunSpec]:
         seeds = range(CONFIRMATION_SEED, CONFIRMATION_SEED + plan.seeds)
         return {(one, seed): self.confirmation_spec(one, plan.epochs, seed) for seed in seeds for one in (None, winner)}
 

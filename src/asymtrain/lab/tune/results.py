@@ -9,9 +9,9 @@ from typing import Any
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.texts import counted
-from asymtrain.lab.tune.planning import Plan, Rung
+from asymtrain.lab.tune.planning import RacePlan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, judge, judge_pair, judge_race, leans_to_attach, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, judge, judge_pair, judge_race, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -62,7 +62,7 @@ class Race:
     """Where a question stands."""
 
     question: Question
-    plan: Plan | None  # None until an epoch is timed
+    plan: RacePlan | None  # None until an epoch is timed
     rungs: tuple[RungResult, ...] = ()
     winner: Candidate | None = None  # of the race, which is confirmed; in the short form the best
     confirmation: tuple[Run, ...] = ()  # as far as they are finished
@@ -109,39 +109,33 @@ class Race:
             return None
         return next(entry.row for entry in self.rungs[-1].entries if entry.candidate == self.winner)
 
-    @property
-    def leaning(self) -> bool:
-        """Is the answer undecided, with a winner that was above Plain in a whole confirmation, or in a short pair?"""
-        row = self.row or self.best_pair
-        return row is not None and leans_to_attach(self.ruling, row)
-
     @cached_property
     def ruling(self) -> Ruling:
         if self.plan is None or not self.plan.rungs:
-            return Ruling("undecided", "time", self.failure or _too_short(self.question, self.plan))
+            return Ruling("inconclusive", "time", self.failure or _too_short(self.question, self.plan))
         if self.missing:
             are = "is" if len(self.missing) == 1 else "are"
             left = f"{counted(len(self.missing), 'run')} of {self.stage} {are} missing"
             if self.failure:
-                return Ruling("undecided", "failed", f"{left}: {self.failure}")
+                return Ruling("inconclusive", "failed", f"{left}: {self.failure}")
             over = f", as the time given, {self.question.minutes:g} min, was over" if self.out_of_time else ""
-            return Ruling("undecided", "time", f"{left}{over}: give the same command again to go on")
+            return Ruling("inconclusive", "time", f"{left}{over}: give the same command again to go on")
         if (pair := self.best_pair) is not None:
             return judge_pair(pair, len(self.question.candidates))
-        asked, limited = self.question.base.epochs, self.question.minutes is not None
+        asked = self.question.base.epochs
         if self.winner is None:
             last = self.rungs[-1]
             row = last.entries[0].row
             assert row is not None
             best = min(last.entries, key=lambda entry: entry.standing.rank).candidate
             course = [e.standing.points for rung in self.rungs for e in rung.entries if e.candidate == best]
-            return judge_race(row, last.rung.epochs, asked, course, limited=limited)
+            return judge_race(row, last.rung.epochs, asked, course)
         assert self.row is not None
-        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()), limited=limited)
+        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
 
 
 def replay(
-    question: Question, plan: Plan | None, runs: Mapping[str, Run], largest: tuple[float, float] = (0.0, 0.0)
+    question: Question, plan: RacePlan | None, runs: Mapping[str, Run], largest: tuple[float, float] = (0.0, 0.0)
 ) -> Race:
     """Go through the race and the confirmation as far as these runs (by spec id) reach.
 
@@ -207,7 +201,7 @@ def compare_with_plain(
     return {candidate: (row, tuple(pairs[candidate])) for candidate, row in shown.items()}
 
 
-def _too_short(question: Question, plan: Plan | None) -> str:
+def _too_short(question: Question, plan: RacePlan | None) -> str:
     if question.short or question.minutes is None:  # stopped before the plan, which takes no timing
         return "nothing is planned yet: give the same command again to go on"
     if plan is None:

@@ -7,21 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Verdict = Literal["attach", "none", "undecided"]
+from asymtrain.lab.statistics import FEWEST, Verdict, decide
+
 Because = Literal[
-    "gain",
-    "no gain",
-    "no candidate",
-    "wide",
-    "few seeds",
-    "no spread",
-    "not learnt",
-    "moving",
-    "short",
-    "not confirmed",
-    "time",
-    "failed",
-]
+    "gain", "no gain", "no candidate", "wide", "few seeds", "no spread", "not learnt", "moving", "short",
+    "not confirmed", "time", "failed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,23 +33,13 @@ class Rule:
     used: float = 0.85  # of what is left, that is planned with
     # The verdict.
     seeds: int = 5  # of the confirmation
-    least_seeds: int = 5  # for an answer, as for the words of a comparison
-    margin: float = 1.0  # points: the least gain that must be excluded before the answer is none
+    least_seeds: int = FEWEST  # for an answer, as for any comparison
+    margin: float = 1.0  # points: the least gain that must be excluded before the advice is to attach nothing
     most_not_learnt: float = 0.2  # share of the Plain runs that may have stayed at chance, or diverged
     # Of a confirmation that is shorter than the training asked about.
-    least_share: float = 0.5  # of its epochs, for "attach": effects turn after less
+    least_share: float = 0.5  # of its epochs, for "helps": effects turn after less
     still: float = 0.5  # points: a smaller change from one length to the next is none
     shrunk: float = 0.8  # of the difference before: what is below it has shrunk
-
-    @property
-    def least_training_images(self) -> int:
-        """Of which the race holds a fifth out."""
-        return 5 * self.least_held_out
-
-    @property
-    def least_images(self) -> int:
-        """In all, where a fifth of them is tested on."""
-        return self.least_training_images * 5 // 4
 
 
 RULE = Rule()
@@ -130,106 +111,89 @@ class Ruling:
     because: Because
     reason: str
 
+    @property
+    def is_settled(self) -> bool:
+        """Is the question answered, to attach the winner or nothing?"""
+        return self.verdict not in ("inconclusive", "likely helps")
 
-def judge(
-    row: Mapping[str, Any],
-    epochs: int,
-    asked: int,
-    course: Sequence[float] = (),
-    rule: Rule = RULE,
-    *,
-    limited: bool = True,
-) -> Ruling:
+
+def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float] = (), rule: Rule = RULE) -> Ruling:
     """What a confirmation says. `row` is one of `comparisons.compare`, of runs of so many epochs; `asked` are the
-    epochs of the training that the question is about, `course` the differences that `is_moving` takes. Without a
-    limit of time more minutes are not advised."""
+    epochs of the training that the question is about, `course` the differences that `is_moving` takes.
+
+    A confirmation that settles nothing still says `likely helps` where its mean is above 0: docs/tune.md has the
+    scores of that advice.
+    """
     n, points, low, high = (row[name] for name in ("n", "points", "points_low", "points_high"))
-    if (not_learnt := _not_learnt(row, rule, limited=limited)) is not None:
+    unsettled: Verdict = "likely helps" if points > 0 else "inconclusive"
+    gain = f"{rule.margin:g} point{'s'[: rule.margin != 1]}"
+    if (not_learnt := _not_learnt(row, rule)) is not None:
         return not_learnt
     if n < rule.least_seeds:
-        return Ruling("undecided", "few seeds", f"{n} pairs are too few: {rule.least_seeds} or more are needed")
+        return Ruling("inconclusive", "few seeds", f"{n} pairs are too few: {rule.least_seeds} or more are needed")
     if epochs < asked and is_moving(course, rule):
-        return Ruling("undecided", "moving", _moving_words(epochs, asked, course))
+        words = f"it was confirmed at {epochs} of {asked} epochs, and {_course_words(course)}"
+        return Ruling(unsettled, "moving", words)
+    if (low is None or high is None) and points:
+        return Ruling(unsettled, "no spread", "every pair had the same difference, without a spread: give more seeds")
+    verdict = decide(points, low, high, n, fewest=rule.least_seeds, margin=rule.margin).verdict
+    if verdict == "helps" and epochs < rule.least_share * asked:
+        words = f"the whole interval lies above 0, but a gain after {epochs} of {asked} epochs can turn"
+        return Ruling("likely helps", "short", f"{words}: give more minutes")
+    if verdict == "helps":
+        return Ruling(verdict, "gain", "the whole interval lies above 0")
     if low is None or high is None:
-        if points == 0:
-            return Ruling("none", "no gain", "every pair had the same accuracy with branches and without")
-        return Ruling("undecided", "no spread", "every pair had the same difference, without a spread: give more seeds")
-    if low > 0 and epochs < rule.least_share * asked:
-        told = (
-            f"the whole interval lies above 0, but a gain after {epochs} of {asked} epochs can turn: give more minutes"
-        )
-        return Ruling("undecided", "short", told)
-    if low > 0:
-        return Ruling("attach", "gain", "the whole interval lies above 0")
+        return Ruling(verdict, "no gain", "every pair had the same accuracy with branches and without")
     if high < rule.margin:
-        which = "lies below 0" if high < 0 else f"excludes a gain of {rule.margin:g} point{'s'[: rule.margin != 1]}"
-        return Ruling("none", "no gain", f"the whole interval {which}")
-    return Ruling(
-        "undecided",
-        "wide",
-        f"the interval holds 0 and gains of {rule.margin:g} point{'s'[: rule.margin != 1]} or more: give more seeds",
-    )
-
-
-def leans_to_attach(ruling: Ruling, row: Mapping[str, Any]) -> bool:
-    """May a user who must choose now attach the winner? Where a whole confirmation is undecided, but above Plain.
-
-    It loses less accuracy than leaving the branches out, or than short pairs: docs/tune.md has the scores, after which
-    this was added.
-    """
-    return ruling.because in ("wide", "moving", "short", "no spread", "not confirmed") and row["points"] > 0
+        which = "lies below 0" if verdict == "hurts" else f"excludes a gain of {gain}"
+        settled: Verdict = "likely hurts" if verdict == "inconclusive" else verdict
+        return Ruling(settled, "no gain", f"the whole interval {which}")
+    return Ruling(unsettled, "wide", f"the interval holds 0 and gains of {gain} or more: give more seeds")
 
 
 def judge_pair(row: Mapping[str, Any], candidates: int) -> Ruling:
-    """What one short pair for each of so many candidates says; `row` is that of the best. It is never a verdict.
+    """What one short pair for each of so many candidates says; `row` is that of the best. It settles nothing.
 
-    As scored in docs/tune.md: a Plain that is still at chance is no reason not to lean. Where the best is too, nothing
+    As scored in docs/tune.md: the best may be advised where Plain is still at chance. Where the best is too, nothing
     was measured.
     """
     plain, best = (row[f"{side}_at_chance"] + row[f"{side}_diverged"] > 0 for side in ("plain", "asymmetric"))
     if plain and best:
         lost = "neither Plain nor the best candidate came above chance: give more epochs, or another learning rate"
-        return Ruling("undecided", "not learnt", lost)
-    told = ["one pair has no interval", *(["Plain was still at chance"] if plain else [])]
+        return Ruling("inconclusive", "not learnt", lost)
+    reasons = ["one pair has no interval", *(["Plain was still at chance"] if plain else [])]
     if row["points"] <= 0:
-        told.append("longer training can turn it")
+        reasons.append("longer training can turn it")
     elif candidates > 1:
-        told.append(f"the best of {candidates} is biased upward")
-    *first, last = told
-    return Ruling("undecided", "not confirmed", f"{', '.join(first)}, and {last}" if first else last)
+        reasons.append(f"the best of {candidates} is biased upward")
+    *first, last = reasons
+    words = f"{', '.join(first)}, and {last}" if first else last
+    return Ruling("likely helps" if row["points"] > 0 else "inconclusive", "not confirmed", words)
 
 
-def judge_race(
-    row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], *, limited: bool = True
-) -> Ruling:
+def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float]) -> Ruling:
     """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all.
 
     `course` holds the differences of the best candidate there, rung by rung: as of a confirmation, what was shorter
     than the training asked about and may still move is no answer.
     """
-    worse = "every candidate was clearly worse than Plain in the race"
-    if (not_learnt := _not_learnt(row, RULE, limited=limited)) is not None:
+    if (not_learnt := _not_learnt(row, RULE)) is not None:
         return not_learnt
-    if epochs == asked:
-        return Ruling("none", "no candidate", worse)
-    worse = f"{worse}, after {epochs} of {asked} epochs"
-    if is_moving(course):
-        return Ruling("undecided", "moving", f"{worse}, and {_course_words(course)}")
-    return Ruling("none", "no candidate", worse)
+    worse = "every candidate was clearly worse than Plain in the race"
+    if epochs < asked:
+        worse += f", after {epochs} of {asked} epochs"
+        if is_moving(course):
+            return Ruling("inconclusive", "moving", f"{worse}, and {_course_words(course)}")
+    return Ruling("likely hurts", "no candidate", worse)
 
 
-def _not_learnt(row: Mapping[str, Any], rule: Rule, *, limited: bool) -> Ruling | None:
+def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
     """The ruling where too many Plain runs are no measure of anything."""
     n, bad = row["n"], row["plain_at_chance"] + row["plain_diverged"]
     if bad <= rule.most_not_learnt * n:
         return None
-    more = "more epochs and minutes" if limited else "more epochs"
-    reason = f"{bad} of {n} Plain runs stayed at chance or diverged: give {more}, or another learning rate"
-    return Ruling("undecided", "not learnt", reason)
-
-
-def _moving_words(epochs: int, asked: int, course: Sequence[float]) -> str:
-    return f"it was confirmed at {epochs} of {asked} epochs, and {_course_words(course)}"
+    reason = f"{bad} of {n} Plain runs stayed at chance or diverged: give more epochs, or another learning rate"
+    return Ruling("inconclusive", "not learnt", reason)
 
 
 def _course_words(course: Sequence[float]) -> str:

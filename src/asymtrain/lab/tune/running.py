@@ -1,7 +1,7 @@
 """Train what a question still needs, within its time.
 
     timing         all candidates and Plain, one seed, two epochs      what an epoch takes
-    plan           rungs and confirmation that fit into the time       written at once, and then kept to
+    plan           rungs and confirmation that fit into the time       written at once, and not changed later
                    without a limit nothing is timed: all of them
                    in the short form neither: one pair for each candidate, and nothing after
     rungs          one call of `execute` each                          validation accuracy; no test image is seen
@@ -29,7 +29,7 @@ from asymtrain.lab.store import failure_reasons, stored_runs
 from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.answer import Tuned
 from asymtrain.lab.tune.planning import (
-    Plan,
+    RacePlan,
     Timing,
     confirmation_seconds,
     make_plan,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-Kept = tuple[Timing | None, Plan | None]  # no plan where none was made, or where it held no race
+Progressing = Callable[["Progress"], None]
 
 
 @dataclass
@@ -74,28 +74,22 @@ class Stopwatch:
         return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
 
 
-@dataclass
-class Watcher:
-    """What is told of a tune as it runs."""
-
-    progress: Callable[["Progress"], None] = lambda state: None  # with the time that is left of all of it
-    stage: Callable[[str], None] = lambda words: None  # what begins
-    run: Callable[[Run, int, int], None] = lambda run, done, total: None  # a run, and how many of its stage are there
-
-
 def run_tune(
     question: Question,
     *,
     store: Path | None = None,
     out: Path | None = None,
     data_root: Path | None = None,
-    watcher: Watcher | None = None,
+    progress: Progressing = lambda state: None,
+    on_stage: Callable[[str], None] = lambda words: None,
+    on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     **options: Any,
 ) -> Tuned:
     """Answer a question, as far as its minutes reach from now on, or all of it where it has no limit.
 
-    With `out` the plan is in its tune.json as soon as it is made, and a call with the same question keeps to it.
-    `options` are those of `executors.execute`.
+    With `out` the plan is in its tune.json as soon as it is made, and a call with the same question follows it.
+    `progress` is called with the time left of all of it, `on_stage` with what begins, and `on_run` with each run, how
+    many of its stage are there, and how many the stage has. `options` are those of `executors.execute`.
     """
     from asymtrain.lab import executors
 
@@ -107,7 +101,7 @@ def run_tune(
         timing, plan = (None, None) if out is None else read_plan(out, question)
         where = {"store": store, "data_root": data_root, **options, "workers": workers}
         largest = largest_classes(question, data_root)  # which may take a while, before the clock starts
-        work = _Training(question, watcher or Watcher(), where, timing)
+        work = _Training(question, where, timing, progress, on_stage, on_run)
         if plan is not None:
             work.runs |= _stored(store, question.timing_specs() if timing else [])
         elif (plan := work.make_plan()) is not None and plan.rungs and out is not None:
@@ -126,14 +120,11 @@ def run_tune(
 @contextmanager
 def _alone_in(out: Path | None) -> Iterator[None]:
     """Hold a folder, so that no second tune makes a plan of its own there; a process that ends lets go of it."""
-    try:
-        import fcntl  # not on Windows
-    except ImportError:
-        out = None
-    if out is None:
+    if out is None or os.name == "nt":  # without fcntl
         yield
         return
-    is_new = not out.exists()
+    import fcntl
+
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY)
     try:
@@ -141,26 +132,32 @@ def _alone_in(out: Path | None) -> Iterator[None]:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as held:
-                told = f"another tune is running in {out}: wait until it has ended, or give another folder with --out"
-                raise UsageError(told) from held
+                message = (
+                    f"another tune is running in {out}: wait until it has ended, or give another folder with --out"
+                )
+                raise UsageError(message) from held
         yield
     finally:
         with suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_UN)  # closing is not enough where a process that was forked here lives on
         os.close(folder)
-        if is_new:
-            with suppress(OSError):  # it holds something; after a refusal it does not
-                out.rmdir()
 
 
+@dataclass
 class _Training:
     """The runs of a question, trained until its time is over. `where` are further arguments of `execute`."""
 
-    def __init__(self, question: Question, told: Watcher, where: Mapping[str, Any], timing: Timing | None) -> None:
-        self.question, self.told, self.where, self.timing = question, told, where, timing
-        self.runs: dict[str, Run] = {}
-        self.note = ""  # the last
-        self.limit = math.inf if question.minutes is None else 60 * question.minutes
+    question: Question
+    where: Mapping[str, Any]
+    timing: Timing | None
+    progress: Progressing
+    on_stage: Callable[[str], None]
+    on_run: Callable[[Run, int, int], None]
+    runs: dict[str, Run] = field(default_factory=dict)
+    note: str = ""  # the last
+
+    def __post_init__(self) -> None:
+        self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
         self.deadline = time.monotonic() + self.limit
 
     def train(self, specs: list[RunSpec], words: str, race: Race | None = None, share: float = 1.0) -> Stopwatch:
@@ -180,17 +177,17 @@ class _Training:
             known = self.timing or watch.timing(len(specs))
             if state.seconds_left is not None and race is not None and known is not None:
                 state = replace(state, seconds_left=state.seconds_left + seconds_after(race, known))
-            self.told.progress(state)
+            self.progress(state)
 
         minutes = None if left == math.inf else left / 60
         trained = executors.execute(specs, minutes=minutes, progress=update, **self.where)  # refuses before a word
-        self.told.stage(words)
+        self.on_stage(words)
         for done, run in enumerate(trained, 1):
             self.runs[run.spec.id] = run
-            self.told.run(run, done, len(specs))
+            self.on_run(run, done, len(specs))
         return watch
 
-    def make_plan(self) -> Plan | None:
+    def make_plan(self) -> RacePlan | None:
         """What fits into the time, by what two epochs take; without a limit and in the short form nothing is timed."""
         asked = {"candidates": len(self.question.candidates), "epochs": self.question.base.epochs}
         if self.question.short or self.question.minutes is None:
@@ -199,7 +196,8 @@ class _Training:
         timed = self.question.timing_specs()
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
         measured = self.train(timed, words, share=RULE.timing_share).timing(len(timed))
-        self.timing = later_timing(self.timing, measured) or _timing_of(self.runs.values())
+        if self.timing is None or self.timing.at_most:  # a timing of the rest alone would miss a part of the start
+            self.timing = measured or self.timing or _timing_of(self.runs.values())
         left = self.deadline - time.monotonic()
         return None if self.timing is None else make_plan(self.timing, left, **asked, seeds=self.question.seeds)
 
@@ -222,24 +220,18 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
     from asymtrain.lab.engine import load_for
 
     dataset = load_for(question.base, data_root)
-    if (held_out := _held_out(len(dataset.train))) < RULE.least_held_out:
+    least = RULE.least_held_out
+    if (held_out := _held_out(len(dataset.train))) < least:
         raise UsageError(
-            f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
-            f"{RULE.least_held_out} or more are needed: give at least {RULE.least_training_images} training images"
-            f"{_in_all(question.base.dataset)}"
+            f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and {least} "
+            f"or more are needed: give at least {5 * least} training images, or "
+            f"{25 * least // 4} images in all where no test set comes with them"
         )
-    if not question.short and len(dataset.test) < RULE.least_held_out:
+    if not question.short and len(dataset.test) < least:
         raise UsageError(
-            f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {RULE.least_held_out} "
-            "or more are needed: give more test images"
+            f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {least} or more are "
+            "needed: give more test images"
         )
-
-
-def _in_all(dataset: str) -> str:
-    """Of what the user brings a fifth is tested on, unless a test set comes with it."""
-    if ":" not in dataset:
-        return ""
-    return f"; without a test set of its own a fifth goes to the test, so {RULE.least_images} in all"
 
 
 def largest_classes(question: Question, data_root: Path | None = None) -> tuple[float, float]:
@@ -250,10 +242,10 @@ def largest_classes(question: Question, data_root: Path | None = None) -> tuple[
     return dataset.train.largest_class, dataset.test.largest_class
 
 
-def without_equals(question: Question, out: Path | None = None, data_root: Path | None = None) -> Question:
+def without_equals(question: Question, data_root: Path | None = None) -> Question:
     """The question without candidates that a model of few places makes equal; of equal ones the first stays.
 
-    In a model with two places the later one is the middle one. What a folder already races is left as it is.
+    In a model with two places the later one is the middle one.
     """
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_places
@@ -262,18 +254,13 @@ def without_equals(question: Question, out: Path | None = None, data_root: Path 
         return question
     check_data(question, data_root)
     count = len(build_network(question.base, load_for(question.base, data_root)).points)
-    kept: dict[tuple[Candidate, range], Candidate] = {}
+    different: dict[tuple[Candidate, range], Candidate] = {}
     for candidate in question.candidates:
-        kept.setdefault((replace(candidate, places="all"), chosen_places(count, candidate.places)), candidate)
-    fewer = replace(question, candidates=tuple(kept.values()))
-    if out is not None and fewer != question:
-        with suppress(UsageError):
-            read_plan(out, question)
-            return question if (out / JSON).exists() else fewer
-    return fewer
+        different.setdefault((replace(candidate, places="all"), chosen_places(count, candidate.places)), candidate)
+    return replace(question, candidates=tuple(different.values()))
 
 
-def read_plan(out: Path, question: Question) -> Kept:
+def read_plan(out: Path, question: Question) -> tuple[Timing | None, RacePlan | None]:
     """What a call with the same question timed and planned in this folder; another question is refused.
 
     As long as no race fits, other minutes and seeds are the same question, and so is the short form; after that one
@@ -284,50 +271,32 @@ def read_plan(out: Path, question: Question) -> Kept:
         document = json.loads((out / JSON).read_bytes())
         asked, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
-        plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
+        plan = RacePlan.from_dict(planned) if planned and planned["rungs"] else None
         if asked["short"] and not question.short:
             plan = None
         free = ("minutes", "seeds", "short") if plan is None else ("minutes",) if asked["short"] else ()
         asked |= {name: getattr(question, name) for name in free}
         if plan is not None and not question.short and plan.seeds < question.seeds:
-            asked["seeds"], plan = question.seeds, _with_seeds(plan, question.seeds, timing)
+            seconds = None
+            if timing is not None:
+                confirmation = confirmation_seconds(plan.epochs, question.seeds, timing)
+                seconds = race_seconds(plan.rungs, timing) + confirmation
+            asked["seeds"], plan = question.seeds, replace(plan, seeds=question.seeds, seconds=seconds)
+        ours = json.loads(json.dumps(question.to_dict()))
+        here, there = ours["base"], asked["base"]
+        # In the order of a spec: what was typed comes before what follows from it.
+        differing = [name for name in RunSpec.__dataclass_fields__ if here.get(name) != there.get(name)]
     except FileNotFoundError:
         return None, None
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UsageError(
             f"{out / JSON} cannot be read ({type(problem).__name__}): give another folder with --out"
         ) from problem
-    ours = json.loads(json.dumps(question.to_dict()))
     if asked != ours:
-        differing = _difference(asked, ours)
-        holds = f"a tune with {differing}" if differing != "short" else "a tune that is not short"
-        raise UsageError(f"{out} holds {holds}: give another folder with --out")
+        differing += [name for name in ours if ours[name] != asked.get(name)]
+        words = differing[0].replace("_", " ")
+        raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
     return timing, plan
-
-
-def _with_seeds(plan: Plan, seeds: int, timing: Timing | None) -> Plan:
-    if plan.seconds is None or timing is None:
-        return replace(plan, seeds=seeds)
-    before, now = (confirmation_seconds(plan.epochs, count, timing) for count in (plan.seeds, seeds))
-    return replace(plan, seeds=seeds, seconds=plan.seconds + now - before)
-
-
-def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
-    """The first thing in which two questions differ."""
-    asked = asked if isinstance(asked, Mapping) else {}
-    name = next((name for name in ours if asked.get(name) != ours[name]), "question")
-    if name == "base" and isinstance(asked.get(name), Mapping):
-        here, there = ours[name], asked[name]
-        # In the order of a spec, whose defaults are not written: what was typed comes before what follows from it.
-        fields = {**dict.fromkeys(RunSpec.__dataclass_fields__), **here, **there}
-        name = next(field for field in fields if here.get(field) != there.get(field))
-    words = {"arch": "model", "arch_options": "options of the model", "dataset": "data", "at": "places"}
-    words |= {"dataset_options": "options of the data", "candidates": "list of candidates"}
-    words |= {count: f"number of {count}" for count in ("minutes", "seeds", "epochs")}
-    if name == "short":
-        return name
-    word = words.get(name, name.replace("_", " "))
-    return f"{'other' if name.endswith('_options') or name in ('dataset', 'at') else 'another'} {word}"
 
 
 def write_json(out: Path, result: Tuned) -> None:
@@ -350,17 +319,17 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
         places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
-        if race.ruling.verdict == "attach" or race.leaning:
+        if race.ruling.verdict in ("helps", "likely helps"):
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
             arguments = attach_arguments(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
             code = attach_code(spec, arguments)
-            code = f"# Not confirmed: {race.ruling.reason}.\n{code}" if race.leaning else code
+            code = code if race.ruling.is_settled else f"# Not confirmed: {race.ruling.reason}.\n{code}"
             try:
                 removal = check_removal(spec, dataset, arguments)
-            except Exception as problem:  # an hour's answer is not lost to a check of it
-                told = f"what the branches leave behind could not be checked: {error_line(problem)}"
-                warnings.warn(told, UsageWarning, stacklevel=2)
+            except Exception as problem:  # a failed check must not discard the answer
+                message = f"what the branches leave behind could not be checked: {error_line(problem)}"
+                warnings.warn(message, UsageWarning, stacklevel=2)
     held_out = _held_out(len(dataset.train))
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
     images, about = (held_out, len(dataset.test)), describe_model(question.base.arch)
@@ -373,8 +342,8 @@ def stage_words(race: Race) -> str:
     if race.winner is not None:
         plan = race.plan
         return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
-    rung, living = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
-    size = f"{counted(living, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
+    rung, racing = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
+    size = f"{counted(racing, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
     if race.question.short:
         return f"Short pairs: {size}"
     return f"{race.stage.capitalize()}: {size}"
@@ -390,18 +359,6 @@ def seconds_after(race: Race, timing: Timing) -> float:
 
 def _held_out(images: int) -> int:
     return round(0.2 * images)  # as `data.subsets.split` does
-
-
-def later_timing(before: Timing | None, now: Timing | None) -> Timing | None:
-    """Of two timings the second, which may have had only the rest to train: it saw no more than a part of the start.
-
-    Where it could not tell an epoch from the start and the first could, the first.
-    """
-    if before is None or now is None:
-        return now or before
-    if now.at_most and not before.at_most:
-        return before
-    return replace(now, start=max(before.start, now.start))
 
 
 def _timing_of(runs: Iterable[Run]) -> Timing | None:

@@ -18,7 +18,6 @@ _SCHEDULES = {
     "cosine": "{alpha:g} * 0.5 * (1 + math.cos(math.pi * epoch / epochs))",
     "early": "{alpha:g} * (epoch < epochs / 2)",
 }
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 # Names of `attach`, by those of a spec.
 _ARGUMENTS = {
     "redundancy": "redundancy", "activation": "activation", "head": "head", "over_classes": "class_reduction",
@@ -26,7 +25,7 @@ _ARGUMENTS = {
 _VARIABLES = ("sample", "labels")  # arguments that are no literals
 _CHECKED = 64  # images, at most, that the removal is checked with
 # What the code has of a recipe; the other parts are the user's, as are controls.
-_WRITTEN = ("optimizer", "momentum", "learning_rate", "weight_decay")
+_WRITTEN = ("learning_rate", "weight_decay")
 _LEFT_OUT = ("branch_labels", "branch_weights", "signal", *(f for f in FIELDS if f not in _WRITTEN))
 
 
@@ -58,8 +57,6 @@ def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in missing.items()
     )
     settings = f"lr={spec.learning_rate:g}, weight_decay={spec.weight_decay:g}"
-    if spec.optimizer == "sgd" and spec.momentum:
-        settings += f", momentum={spec.momentum:g}, nesterov=True"
     lines = [
         *([f"# Measured with {rest}:", "# these parts of the training are left out here."] if missing else []),
         *(["import math", ""] if "math." in alpha else []),
@@ -73,7 +70,7 @@ def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
         "    model,",
         *(f"    {argument}," for argument in written),
         ")",
-        f"optimizer = torch.optim.{_OPTIMIZERS[spec.optimizer]}(",
+        "optimizer = torch.optim.AdamW(",
         f"    [*model.parameters(), *branches.parameters()], {settings}",
         ")",
         f"epochs = {spec.epochs}",

@@ -6,11 +6,12 @@ import os
 import pytest
 import torch
 
+from asymtrain.lab.studies.frame import run_parts
+from asymtrain.lab.studies.paper import STUDY as PAPER
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.running import run_recipes
-from asymtrain.lab.studies.paper.snapshot import read_store
-from asymtrain.lab.studies.paper.study import SIZES, Study, parse_readings
+from asymtrain.lab.studies.paper.study import SIZES, Scope, parse_readings
+from asymtrain.lab.studies.snapshot import read_store
 from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
@@ -39,7 +40,7 @@ TINY = dataclasses.replace(
 @pytest.fixture(scope="session")
 def tiny():
     """A study of every table with tiny networks, two seeds and two epochs."""
-    return Study(sizes=TINY)
+    return Scope(sizes=TINY)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +52,7 @@ def kitchen(tiny, tmp_path_factory):
         torch.set_num_threads(1)  # these networks are too small for two: on a busy machine they wait for each other
         # With one core the executor trains in this process: no time goes into starting workers.
         patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-        done = run_recipes(list(RECIPES.values()), tiny, store, device="cpu")
+        done = run_parts(PAPER, list(RECIPES.values()), tiny, store, device="cpu")
         torch.set_num_threads(threads)
     assert not done.left.specs
     assert not done.left.measurements
@@ -73,4 +74,4 @@ def results(tiny, known):
 @pytest.fixture(scope="session")
 def every_reading():
     """The tiny study under all readings."""
-    return Study(sizes=TINY, readings=parse_readings(["every"]))
+    return Scope(sizes=TINY, readings=parse_readings(["every"]))

@@ -3,19 +3,25 @@
 import pytest
 
 from asymtrain.lab.runs import DEFAULTS
+from asymtrain.lab.studies.frame import joined, missing
+from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.paper.blocks import BLOCKS
-from asymtrain.lab.studies.paper.measurements import passes_of
+from asymtrain.lab.studies.paper.measurements import measurement_seconds, passes_of
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.running import measurement_seconds
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import READINGS, SIZES, Study
+from asymtrain.lab.studies.paper.study import READINGS, SIZES, Scope
+from asymtrain.lab.studies.snapshot import Snapshot
 
-PAPER = Study(sizes=SIZES["paper"], precision="bf16")
+PAPER = Scope(sizes=SIZES["paper"], precision="bf16")
 
 
 def needs(name):
-    return BLOCKS[name].needs(PAPER, Snapshot())
+    return needs_of(name, Snapshot())
+
+
+def needs_of(name, known):
+    scope = BLOCKS[name].scope(PAPER)
+    return joined(part.needs(scope, known) for part in BLOCKS[name].parts)
 
 
 def values(name, field):
@@ -66,7 +72,7 @@ def test_blocks_differ_from_the_study_where_they_say_so():
         ("mlp", "total"),
     }
     assert needs("cifar10").later  # the runs that their search chooses
-    shown = {claim for recipe in BLOCKS["attention"].recipes for claim in recipe.claims}
+    shown = {claim for recipe in BLOCKS["attention"].parts for claim in recipe.claims}
     assert shown == {"c22", "c23", "c24", "c25", "c26", "c27"}
 
 
@@ -90,11 +96,11 @@ def test_a_cnn_that_is_stored_in_float32_is_found_and_stays_so(loss):
     """Those of results/ were measured before the CNN's surfaces were in TF32."""
     names = {"main": "landscape draws=1 N=0+1+20+300", "total": "landscape draws=1 loss=total alpha=0.1 N=0+1+20+300"}
     known = Snapshot(measured={("a680d21aa356c663", names[loss]): {0: {"rows": []}}})
-    wanted = BLOCKS["landscapes"].needs(PAPER, known).measurements
+    wanted = needs_of("landscapes", known).measurements
     of_cnn = {(one.spec.seed, one.settings.loss): one for one in wanted if one.spec.arch == "cnn"}
     assert {loss: of_cnn[42, loss].name for loss in names} == names
     assert {one.settings.precision for (seed, _), one in of_cnn.items() if seed != 42} == {"tf32"}
-    left = BLOCKS["landscapes"].left(PAPER, known).measurements
+    left = missing(STUDY, BLOCKS["landscapes"].parts, PAPER, known).measurements
     assert {one.name for one in wanted if one.spec.id == "a680d21aa356c663"} - {
         one.name for one in left if one.spec.id == "a680d21aa356c663"
     } == {names[loss]}

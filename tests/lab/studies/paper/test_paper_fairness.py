@@ -8,12 +8,13 @@ from shown_tables import rows_by_heading
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.studies.frame import missing
+from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, table10, table16
-from asymtrain.lab.studies.paper.running import missing
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.study import SIZES, Scope
 from asymtrain.lab.studies.paper.verdicts import gather
+from asymtrain.lab.studies.snapshot import Snapshot
 
 RECIPE_NAMES = ("table10", "table13", "table16")
 SIZE = dataclasses.replace(
@@ -23,7 +24,7 @@ SIZE = dataclasses.replace(
     alphas=(0.1, 1.0, 10.0, 100.0),
     alphas_mlp_cifar10=(0.0, 10.0, 50.0),
 )
-PAPER, FAIR = (Study(sizes=SIZE, seeds=(42, 43), fair=fair) for fair in (False, True))
+PAPER, FAIR = (Scope(sizes=SIZE, seeds=(42, 43), fair=fair) for fair in (False, True))
 
 
 def accuracy(spec):
@@ -43,7 +44,7 @@ def run_all(study):
     """Everything that the recipes ask for, round by round, with made-up accuracies."""
     recipes, runs, counts = [RECIPES[name] for name in RECIPE_NAMES], {}, []
     while True:
-        left = missing(recipes, study, Snapshot(runs))
+        left = missing(STUDY, recipes, study, Snapshot(runs))
         counts.append((len(left.specs), left.later))
         if not left.specs:
             return Snapshot(runs), counts

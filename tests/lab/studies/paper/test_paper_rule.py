@@ -88,7 +88,7 @@ def test_the_ruling_by_an_interval(part, low, estimate, high, expected):
 
 # Branches: each comparison, connection, condition and answer of the decision is changed, one at a time
 
-DECISION = ("ruling_on", "has_size", "excludes_size", "is_within", "_null_margin", "_sign")
+DECISION = ("ruling_on", "has_size", "excludes_size", "is_within", "_null_margin", "direction")
 OTHERS = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
     ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.Is: (ast.IsNot,),

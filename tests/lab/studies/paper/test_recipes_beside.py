@@ -15,8 +15,7 @@ from asymtrain.lab.studies.paper.measurements import with_origin
 from asymtrain.lab.studies.paper.numbers import printed
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, table01
-from asymtrain.lab.studies.paper.snapshot import Snapshot, count_test_images
-from asymtrain.lab.studies.paper.study import READINGS, SIZES, Study
+from asymtrain.lab.studies.paper.study import READINGS, SIZES, Scope
 from asymtrain.lab.studies.paper.tables import (
     OPPOSITE,
     SAME,
@@ -26,6 +25,8 @@ from asymtrain.lab.studies.paper.tables import (
     difference_columns,
     image_interval_cell,
 )
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.timing import count_test_images
 from asymtrain.version import VERSION
 from invented_runs import invented_epoch
 
@@ -79,10 +80,10 @@ def test_each_row_has_ours_the_papers_an_interval_and_the_difference(tiny, known
 @pytest.mark.parametrize("name", RECIPES)
 def test_only_a_study_of_the_papers_training_is_titled_and_compared_as_such(name):
     """Small networks on shapes, or on a part of CIFAR, have no difference to the paper's numbers."""
-    whole = build_result(RECIPES[name], Study(sizes=SIZES["paper"]), Snapshot())
+    whole = build_result(RECIPES[name], Scope(sizes=SIZES["paper"]), Snapshot())
     papers = {table.name: table for table in whole.tables}
     for data, trained in (("stand-in", "shapes with"), ("cifar", "images a class")):
-        quick = build_result(RECIPES[name], Study(data=data), Snapshot())
+        quick = build_result(RECIPES[name], Scope(data=data), Snapshot())
         assert (trained in quick.title) == ("CIFAR" in whole.title)
         for table in quick.tables:
             of_paper = papers[table.name]
@@ -234,7 +235,7 @@ def test_at_equal_settings_the_paper_stands_only_beside_the_row_that_has_them(re
 
 def test_convergence_over_all_epochs_is_not_cut_at_100():
     """Accuracy rises to epoch 180 without branches and to 150 with them."""
-    study = Study(sizes=SIZES["paper"], seeds=(42, 43))
+    study = Scope(sizes=SIZES["paper"], seeds=(42, 43))
     runs = {}
     for spec in RECIPES["table3"].needs(study, Snapshot()).specs:
         top = 150 if spec.redundancy else 180

@@ -11,10 +11,10 @@ from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.numbers import labels
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, fitting
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import SIZES, Study
+from asymtrain.lab.studies.paper.study import SIZES, Scope
+from asymtrain.lab.studies.snapshot import Snapshot
 
-STUDY = Study(sizes=SIZES["paper"], seeds=(42, 43, 44), hyperparameters="paper")
+STUDY = Scope(sizes=SIZES["paper"], seeds=(42, 43, 44), hyperparameters="paper")
 # Training and test accuracy by epoch. Asymmetric fits as Plain does, an epoch later: all that it gains is time.
 PLAIN = ((0.2, 0.20), (0.5, 0.30), (0.8, 0.26), (0.9, 0.20))
 SLOWER = ((0.1, 0.10), (0.2, 0.20), (0.5, 0.30), (0.8, 0.26))

@@ -14,9 +14,9 @@ from asymtrain.lab.studies.paper.measurements import landscapes_wanted
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, table01, table10, trajectories
 from asymtrain.lab.studies.paper.searches import gold_search
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import PRIMARY, READINGS, SIZES, Study
+from asymtrain.lab.studies.paper.study import PRIMARY, READINGS, SIZES, Scope
 from asymtrain.lab.studies.paper.tables import effect_table, sizes_table
+from asymtrain.lab.studies.snapshot import Snapshot
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -54,7 +54,7 @@ def test_table_1_against_numpy_and_scipy(tiny, known):
 
 def test_effect_sizes_against_numpy_and_scipy():
     plain, other = np.array([0.40, 0.42, 0.41, 0.43, 0.44, 0.40]), np.array([0.45, 0.44, 0.47, 0.46, 0.45, 0.46])
-    (cell,) = [one for one in table01.comparisons(Study(sizes=SIZES["paper"])) if one.label == "table1/vit/20"]
+    (cell,) = [one for one in table01.comparisons(Scope(sizes=SIZES["paper"])) if one.label == "table1/vit/20"]
     sides = [
         [Run(spec, (Epoch(200, 1.0, None, 0.5, 0.5, value, None, None, None, 1.0),))
          for spec, value in zip(specs, values, strict=False)]
@@ -241,7 +241,7 @@ def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tin
 
 
 def test_one_seed_has_a_number_and_no_interval(tiny, known):
-    study = Study(sizes=tiny.sizes, seeds=(42,))
+    study = Scope(sizes=tiny.sizes, seeds=(42,))
     table = effect_table(known, table01.comparisons(study), "name", "title", ("Backbone", "N"))
     for shown in rows_by_heading(table):
         assert shown["n"].text == "1"

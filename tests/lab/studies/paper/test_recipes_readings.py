@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
+from asymtrain.lab.studies.paper.evidence import accuracy
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, table10, table16
-from asymtrain.lab.studies.paper.snapshot import Snapshot, accuracy
 from asymtrain.lab.studies.paper.spec_index import index_specs, specs_behind
-from asymtrain.lab.studies.paper.study import READINGS, SIZES, Study, parse_readings
+from asymtrain.lab.studies.paper.study import READINGS, SIZES, Scope, parse_readings
 from asymtrain.lab.studies.paper.verdicts import gather
+from asymtrain.lab.studies.snapshot import Snapshot
 from invented_runs import invent
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
@@ -88,7 +89,7 @@ def test_a_cell_that_a_reading_does_not_touch_is_the_primary_ones():
 
 
 def test_the_papers_settings_in_place_of_a_search(tiny):
-    study = Study(sizes=tiny.sizes, hyperparameters="paper")
+    study = Scope(sizes=tiny.sizes, hyperparameters="paper")
     for recipe in (table10.RECIPES[0], table16.RECIPES[0]):
         needs = recipe.needs(study, Snapshot())
         assert not any(needs.later.values())
@@ -153,7 +154,7 @@ def test_last20_is_the_mean_test_accuracy_of_the_last_20_epochs(readings, known)
 
 def test_half_of_a_run_whose_rate_falls_is_no_run():
     """Table 3 takes the first 100 epochs of the paper's runs, and all of those of the reading `ordinary`."""
-    study = Study(sizes=SIZES["paper"], readings=parse_readings(["ordinary"]), seeds=(42, 43), epochs=150)
+    study = Scope(sizes=SIZES["paper"], readings=parse_readings(["ordinary"]), seeds=(42, 43), epochs=150)
     specs = RECIPES["table3"].needs(study, Snapshot()).specs
     result = build_result(RECIPES["table3"], study, Snapshot({spec.id: invent(spec) for spec in specs}))
     for reading, schedule, epochs in (("primary", "constant", 100), ("ordinary", "cosine", 150)):
@@ -167,7 +168,7 @@ def test_half_of_a_run_whose_rate_falls_is_no_run():
 
 
 def test_what_is_measured_has_a_title_of_its_own_under_every_reading():
-    study = Study(sizes=SIZES["paper"], readings=parse_readings(["every"]))
+    study = Scope(sizes=SIZES["paper"], readings=parse_readings(["every"]))
     needs = (recipe.needs(study, Snapshot()).measurements for recipe in RECIPES.values())
     wanted = {(one.spec.id, one.name): one.title for measurements in needs for one in measurements}
     assert len(set(wanted.values())) == len(wanted)

@@ -12,11 +12,11 @@ from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.recipe import build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES, variants
 from asymtrain.lab.studies.paper.recipes.variants import EXACT, against_first, against_plain
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import SIZES, Study, parse_readings
+from asymtrain.lab.studies.paper.study import SIZES, Scope, parse_readings
+from asymtrain.lab.studies.snapshot import Snapshot
 
-STUDY = Study(sizes=SIZES["paper"], seeds=(42, 43, 44, 45))
-FULL = Study(sizes=SIZES["paper"])
+STUDY = Scope(sizes=SIZES["paper"], seeds=(42, 43, 44, 45))
+FULL = Scope(sizes=SIZES["paper"])
 WAVE = (0.0, 0.004, -0.004, 0.002, 0.001, -0.002, 0.003, -0.001, 0.002, 0.0)
 CHANGES = {"early": 0.05, "linear": 0.003, "softmax": 0.04, "noise": -0.05}
 
@@ -134,14 +134,14 @@ def test_sentences_follow_the_intervals_and_say_what_is_preliminary():
         assert words in (clear if row["Interval"].low > 0 or row["Interval"].high < 0 else unclear)
     whole = made(FULL, known_of(FULL, "schedules"), "schedules").notes
     assert all("(10 seeds)" in note for note in whole)
-    one = Study(sizes=SIZES["quick"], seeds=(42,))
+    one = Scope(sizes=SIZES["quick"], seeds=(42,))
     alone = made(one, known_of(one, "schedules"), "schedules").notes
     assert "1 of 10 seeds, 6 of 200 epochs, small networks on shapes" in alone[0]
     assert "without an interval are constant, as in the paper (" in alone[0]
 
 
 def test_another_reading_has_rows_of_its_own_and_no_runs():
-    best = Study(sizes=SIZES["paper"], seeds=STUDY.seeds, readings=parse_readings(["best,sum"]))
+    best = Scope(sizes=SIZES["paper"], seeds=STUDY.seeds, readings=parse_readings(["best,sum"]))
     listed = against_plain(best, "controls", variants.CONTROLS)
     assert [one.reading.name for one in listed[::24]] == ["primary", "best"]
     assert len(against_first(listed)) == 2 * 21

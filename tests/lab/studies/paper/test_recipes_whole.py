@@ -8,14 +8,15 @@ from asymtrain.lab import executors
 from asymtrain.lab.instruments.landscape.measure import measure_losses
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.store import Store
+from asymtrain.lab.studies.frame import check_ready, missing, run_parts
+from asymtrain.lab.studies.paper import STUDY as PAPER
 from asymtrain.lab.studies.paper.claims import claims
 from asymtrain.lab.studies.paper.measurements import Workplace, take
-from asymtrain.lab.studies.paper.recipe import build_result, needs_of
+from asymtrain.lab.studies.paper.recipe import build_result, parts_of
 from asymtrain.lab.studies.paper.recipes import RECIPES, aliases
-from asymtrain.lab.studies.paper.running import check_data, missing, run_recipes
-from asymtrain.lab.studies.paper.snapshot import Snapshot, read_store
-from asymtrain.lab.studies.paper.study import ARCHS, SIZES, Study
+from asymtrain.lab.studies.paper.study import ARCHS, SIZES, Scope
 from asymtrain.lab.studies.paper.verdicts import gather, judge_results
+from asymtrain.lab.studies.snapshot import Snapshot, read_store
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -72,7 +73,7 @@ def test_nothing_is_trained_or_measured_twice(kitchen, tiny, monkeypatch):
     monkeypatch.setattr(
         "asymtrain.lab.studies.paper.measurements.take", lambda wanted, place: iter(list(map(never, wanted)))
     )
-    assert run_recipes(list(RECIPES.values()), tiny, kitchen).left.specs == ()
+    assert run_parts(PAPER, list(RECIPES.values()), tiny, kitchen).left.specs == ()
     with Store(kitchen, read_only=True) as store:
         assert {record.attempt for record in store.records(every_attempt=True)} == {1}
         assert store.pending() == []
@@ -95,7 +96,7 @@ def test_searches_computed_no_test_accuracy(known, tiny):
 
 def test_time_that_is_over_leaves_the_rest_for_the_next_call(tiny, tmp_path):
     recipes = [RECIPES["table3"]]
-    done = run_recipes(recipes, tiny, tmp_path / "runs.sqlite", minutes=1e-9)
+    done = run_parts(PAPER, recipes, tiny, tmp_path / "runs.sqlite", minutes=1e-9)
     assert len(done.left.specs) == 12
     assert not done.interrupted
 
@@ -105,7 +106,7 @@ def test_ctrl_c_is_told_from_the_end(tiny, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(executors, "execute", stopped)
-    assert run_recipes([RECIPES["table3"]], tiny, tmp_path / "runs.sqlite").interrupted
+    assert run_parts(PAPER, [RECIPES["table3"]], tiny, tmp_path / "runs.sqlite").interrupted
 
 
 def test_both_losses_of_a_network_are_measured_and_stored_together(tiny, tmp_path, monkeypatch):
@@ -128,19 +129,19 @@ def test_both_losses_of_a_network_are_measured_and_stored_together(tiny, tmp_pat
     assert ("surfaces" in main, "surfaces" in total) == (True, False)
     assert main["seconds"] == total["seconds"] > 0
     # What is there already is not measured again with the other.
-    assert [one.name for one in missing([RECIPES["table5"]], tiny, known, ["mlp"]).measurements] == [
-        one.name for one in wanted if one.spec.arch == "mlp" and one.spec.seed != 42
-    ]
+    assert [
+        one.name for one in missing(PAPER, parts_of([RECIPES["table5"]], tiny, ["mlp"]), tiny, known).measurements
+    ] == [one.name for one in wanted if one.spec.arch == "mlp" and one.spec.seed != 42]
 
 
 def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
-    few, many = (missing(list(RECIPES.values()), study, Snapshot()).specs for study in (tiny, every_reading))
+    few, many = (missing(PAPER, list(RECIPES.values()), study, Snapshot()).specs for study in (tiny, every_reading))
     assert set(few) < set(many)
     assert len(set(many)) == len(many)
 
 
 def test_no_two_measurements_of_a_run_have_one_title(every_reading):
-    wanted = missing(list(RECIPES.values()), every_reading, Snapshot()).measurements
+    wanted = missing(PAPER, list(RECIPES.values()), every_reading, Snapshot()).measurements
     titles = {(one.spec.id, one.title) for one in wanted}
     assert len(titles) == len(wanted)
     shown = {title for _, title in titles}
@@ -151,21 +152,23 @@ def test_no_two_measurements_of_a_run_have_one_title(every_reading):
 def test_what_is_missing_of_each_backbone_adds_up(tiny):
     """What waits for a search too: the groups of `Needs.later` say the backbone."""
     recipes = list(RECIPES.values())
-    whole = missing(recipes, tiny, Snapshot())
-    parts = [missing(recipes, tiny, Snapshot(), [arch]) for arch in ARCHS]
+    whole = missing(PAPER, recipes, tiny, Snapshot())
+    parts = [missing(PAPER, parts_of(recipes, tiny, [arch]), tiny, Snapshot()) for arch in ARCHS]
     assert sum(len(part.specs) for part in parts) == len(whole.specs)
     assert sum(len(part.measurements) for part in parts) == len(whole.measurements)
-    assert sum(part.later for part in parts) == sum(needs_of(recipes, tiny, Snapshot()).later.values()) > 0
+    assert sum(part.later for part in parts) == whole.later > 0
 
 
 @pytest.mark.parametrize(
-    ("archs", "datasets"), [(["vit"], {"cifar100"}), (["mlp"], {"cifar10"}), (None, {"cifar10", "cifar100"})]
+    ("archs", "datasets"), [(["vit"], {"cifar100"}), (["mlp"], {"cifar10"}), (ARCHS, {"cifar10", "cifar100"})]
 )
 def test_one_backbone_asks_for_its_data_alone(archs, datasets, monkeypatch):
     """Table 5 is the MLP on CIFAR-10, Table 6 the others on CIFAR-100."""
     loaded = []
     monkeypatch.setattr("asymtrain.lab.engine.load_for", lambda spec, root: loaded.append(spec.dataset))
-    check_data(missing([RECIPES["table5"]], Study(sizes=SIZES["paper"]), Snapshot(), archs), None)
+    study = Scope(sizes=SIZES["paper"])
+    parts = parts_of([RECIPES["table5"]], study, archs)
+    check_ready(PAPER, "table5", parts, missing(PAPER, parts, study, Snapshot()), None)
     assert set(loaded) == datasets
     assert len(loaded) == len(datasets)
 

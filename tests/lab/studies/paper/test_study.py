@@ -8,14 +8,12 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.numbers import hyperparameters
 from asymtrain.lab.studies.paper.recipes import RECIPES, choose, swept, table01
-from asymtrain.lab.studies.paper.running import estimate, image_steps
-from asymtrain.lab.studies.paper.snapshot import Snapshot
 from asymtrain.lab.studies.paper.study import (
     ALTERNATES,
     PRIMARY,
     READINGS,
     SIZES,
-    Study,
+    Scope,
     asymmetric_spec,
     data_fields,
     few_shot_size,
@@ -23,9 +21,11 @@ from asymtrain.lab.studies.paper.study import (
     plain_spec,
     table_values,
 )
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.timing import estimate, image_steps
 
-PAPER = Study(sizes=SIZES["paper"])
-QUICK = Study(sizes=SIZES["quick"])
+PAPER = Scope(sizes=SIZES["paper"])
+QUICK = Scope(sizes=SIZES["quick"])
 
 
 def test_at_the_papers_scale_a_spec_is_table_13s():
@@ -81,7 +81,7 @@ def test_all_images_of_a_class_are_the_noise_tables_clean_runs():
 
 
 def test_sum_changes_asymmetric_alone():
-    (cell,) = [one for one in table01.comparisons(Study(sizes=SIZES["paper"], readings=parse_readings(["sum"])))
+    (cell,) = [one for one in table01.comparisons(Scope(sizes=SIZES["paper"], readings=parse_readings(["sum"])))
                if one.reading.name == "sum" and one.label == "table1/vit/20"]  # fmt: skip
     assert {spec.over_classes for spec in cell.asymmetric} == {"sum"}
     (primary,) = [one for one in table01.comparisons(PAPER) if one.label == "table1/vit/20"]
@@ -89,7 +89,7 @@ def test_sum_changes_asymmetric_alone():
 
 
 def test_best_needs_no_run_of_its_own():
-    best = Study(sizes=SIZES["paper"], readings=parse_readings(["best"]))
+    best = Scope(sizes=SIZES["paper"], readings=parse_readings(["best"]))
     for recipe in RECIPES.values():
         assert set(recipe.needs(best, Snapshot()).specs) == set(recipe.needs(PAPER, Snapshot()).specs)
 
@@ -98,25 +98,25 @@ def test_best_needs_no_run_of_its_own():
     ("epochs", "paper", "ours"), [(200, 10, 10), (200, 100, 100), (100, 50, 50), (40, 50, 20), (6, 10, 1), (1, 100, 1)]
 )
 def test_epochs_keep_their_share_of_a_shorter_run(epochs, paper, ours):
-    assert Study(sizes=SIZES["paper"], epochs=epochs).at(paper) == ours
+    assert Scope(sizes=SIZES["paper"], epochs=epochs).at(paper) == ours
 
 
 def test_trials_of_a_search_keep_their_share():
     assert PAPER.search_epochs == 150
-    assert Study(sizes=SIZES["paper"], epochs=20).search_epochs == 15
+    assert Scope(sizes=SIZES["paper"], epochs=20).search_epochs == 15
 
 
 def test_what_stands_in_is_said():
     assert PAPER.stand_in == ""
     assert "shapes" in QUICK.stand_in
     assert data_fields(QUICK, "cifar100")["dataset"] == "shapes"
-    real = Study(sizes=SIZES["quick"], data="cifar")
+    real = Scope(sizes=SIZES["quick"], data="cifar")
     assert data_fields(real, "cifar100") == {"dataset": "cifar100", "per_class": 20}
     assert "CIFAR" in real.stand_in
 
 
 def test_few_shot_of_a_part_of_cifar_never_exceeds_the_part():
-    real = Study(sizes=SIZES["quick"], data="cifar")
+    real = Scope(sizes=SIZES["quick"], data="cifar")
     sizes = [few_shot_size(real, "cifar100", size) for size in (5, 100, 200, 500)]
     assert sizes == [2, 4, 8, None]
     spec = plain_spec(real, "mlp", "cifar100", table_values(real, "mlp", 1), per_class=None)
@@ -125,7 +125,7 @@ def test_few_shot_of_a_part_of_cifar_never_exceeds_the_part():
 
 def test_seeds_of_the_search_are_refused():
     with pytest.raises(UsageError, match="seed 1000 is one of the search's"):
-        Study(sizes=SIZES["quick"], seeds=(42, 1000))
+        Scope(sizes=SIZES["quick"], seeds=(42, 1000))
 
 
 def test_readings_by_name():

@@ -5,7 +5,9 @@ import math
 import random
 
 from asymtrain.lab.runs import Run
-from asymtrain.lab.studies.practice.running import left_of
+from asymtrain.lab.studies.frame import missing
+from asymtrain.lab.studies.practice import STUDY
+from asymtrain.lab.studies.snapshot import Snapshot
 from invented_runs import invented_epoch
 
 
@@ -36,6 +38,6 @@ def softmax_helps(spec):
 def invented_study(study, tasks, gain=softmax_helps, known=()):
     """Runs of the tasks by spec id, wave after wave."""
     known, tasks = dict(known), list(tasks)
-    while missing := left_of(study, tasks, known).specs:
-        known |= {spec.id: invented_run(spec, gain) for spec in missing}
+    while specs := missing(STUDY, tasks, study, Snapshot(known)).specs:
+        known |= {spec.id: invented_run(spec, gain) for spec in specs}
     return known

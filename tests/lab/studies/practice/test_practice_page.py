@@ -3,11 +3,15 @@
 import dataclasses
 import json
 from collections import Counter
+from statistics import fmean
 
 import pytest
 from invented_study import invented_run, invented_study, softmax_helps
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.statistics import colour_of
+from asymtrain.lab.studies.frame import write_study
+from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.practice.analysis import (
     StepCost,
     analyse,
@@ -21,12 +25,12 @@ from asymtrain.lab.studies.practice.page import (
     cost_table,
     document,
     figures,
+    judged_page,
     preset_sentence,
     ranks_table,
     sentences,
     tables,
     target_table,
-    write_practice,
 )
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
@@ -59,6 +63,7 @@ def test_the_selected_form_is_compared_with_plain_seed_by_seed(results):
     assert mlp.arm.label == "softmax, alpha 1, later places"
     assert mlp.row["n"] == len(mlp.differences) == 5
     assert mlp.row["points"] == pytest.approx(3.0, abs=0.3)
+    assert fmean(mlp.differences) == pytest.approx(mlp.row["points"])
     assert mlp.row["p"] <= mlp.p_holm < 0.05
     assert mlp.verdict == "helps"
     assert mlp.calibration.mean == pytest.approx(-0.03)
@@ -66,9 +71,7 @@ def test_the_selected_form_is_compared_with_plain_seed_by_seed(results):
     assert all(other < own == 30 for own, other in mlp.epochs)
 
 
-@pytest.mark.parametrize(
-    ("gain", "verdict"), [(-0.03, "hurts"), (0.0, "harmless"), (0.03, "helps")], ids=["hurts", "harmless", "helps"]
-)
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.03, "hurts"), (0.0, "no meaningful difference"), (0.03, "helps")])
 def test_verdicts_follow_the_rule(gain, verdict):
     task, arm = TASKS[0], arm_of("sigmoid", at_alpha("sigmoid", 1.0))
     runs = {
@@ -78,9 +81,11 @@ def test_verdicts_follow_the_rule(gain, verdict):
     effect = corrected(compare_arms(FULL, [(task, arm, NONE)], runs))[0]
     assert effect.verdict == verdict
     wide = dataclasses.replace(effect, p_holm=0.5, row={**effect.row, "points_low": -0.6})
-    assert wide.verdict == "open"
+    assert wide.verdict == "inconclusive"
+    low = dataclasses.replace(effect, p_holm=0.5, row={**effect.row, "points_low": -0.4, "points_high": 0.6})
+    assert low.verdict == "harmless"
     few = {spec_id: run for spec_id, run in runs.items() if run.spec.seed != 42}
-    assert compare_arms(FULL, [(task, arm, NONE)], few)[0].verdict == "few seeds"
+    assert compare_arms(FULL, [(task, arm, NONE)], few)[0].verdict == "inconclusive"
     assert compare_arms(FULL, [(task, NONE, NONE)], runs) == []
     assert compare_arms(FULL, [(task, arm, NONE)], {}) == []
 
@@ -91,9 +96,9 @@ def test_verdicts_follow_the_rule(gain, verdict):
         ((1.0, 0.0, 1.0), True),
         ((0.0, 0.0, 0.0), False),  # helps none
         ((1.0, -1.0, 1.0), False),  # hurts one
-        ((1.0, None, 1.0), False),  # one is open
+        ((1.0, None, 1.0), False),  # one is inconclusive
     ],
-    ids=["suits all", "helps none", "hurts one", "one is open"],
+    ids=["suits all", "helps none", "hurts one", "one is inconclusive"],
 )
 def test_a_preset_helps_some_and_harms_none(results, points, recommended):
     arms = {name: arm_of(name, at_alpha("sigmoid", 1.0)) for name in ("fixed", ELSEWHERE)}
@@ -277,18 +282,17 @@ def test_the_selection_is_shown_as_differences_to_plain(results):
 
 
 def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
-    first, second = (write_practice(tmp_path / name, results, {"Command": "x"}) for name in "ab")
+    first, second = (write_study(STUDY, judged_page(results), tmp_path / name, {"Command": "x"}) for name in "ab")
     assert first["page"].read_bytes() == second["page"].read_bytes()
     page = first["page"].read_text()
     # The verdicts are those of the plot and of the table: no cards repeat them.
     assert 'class="answers"' not in page
     counts = Counter(effect.verdict for effect in results.selected)
     said = f"<b>{counts['helps']} of {counts.total()} helped</b> {counts['hurts']} hurt"
-    assert f'<p class="headline helped">{said}' in page
+    assert f'<p class="headline good">{said}' in page
     (panel,) = figures(results)[0].panels
     ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
-    colours = {"helps": "good", "hurts": "bad", "harmless": "soft", "open": "soft"}
-    assert [bar.colour for bar in panel.bars] == [colours[effect.verdict] for effect in ordered]
+    assert [bar.colour for bar in panel.bars] == [colour_of(effect.verdict) for effect in ordered]
     assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 by the recipe ordinary, as the diff' in page
     assert page.index('<h2 id="figures">') < page.index("The form that validation selected</h2>")
     assert (tmp_path / "a" / "practice-forest.svg").exists()
@@ -300,7 +304,7 @@ def test_an_empty_store_has_an_empty_page(tmp_path):
     assert figures(empty) == []
     (missing,) = tables(empty)
     assert [row[0] for row in missing.texts()] == list(BLOCKS)
-    assert "No model is finished yet." in write_practice(tmp_path, empty, {})["page"].read_text()
+    assert "No model is finished yet." in write_study(STUDY, judged_page(empty), tmp_path, {})["page"].read_text()
 
 
 def test_where_validation_prefers_none_the_sentence_and_the_table_say_so():

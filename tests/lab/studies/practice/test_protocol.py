@@ -8,7 +8,8 @@ from invented_study import invented_run, invented_study, softmax_helps
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.studies.paper.running import START, image_steps
+from asymtrain.lab.studies.frame import check_ready, first_unfinished, get_block, missing, seconds_left
+from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
     CONTROLS,
@@ -23,13 +24,13 @@ from asymtrain.lab.studies.practice.protocol import (
     at_alpha,
     final_specs,
     first_wave,
-    get_block,
     plain_trials,
     second_wave,
     selection_specs,
 )
-from asymtrain.lab.studies.practice.running import check_block, first_unfinished, left_of
 from asymtrain.lab.studies.practice.selection import final_arms, fixed_setting, mean_ranks, needs, select
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.timing import START, has_rates, image_steps
 
 # Where a number changes, the protocol does: docs/practice-protocol.md then lists it as a deviation.
 PINNED = {
@@ -70,8 +71,8 @@ def selected():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_the_specs_of_a_block_are_those_of_the_protocol(name, selected):
-    known = invented_study(FULL, BLOCKS[name].tasks, known=selected)
-    specs = [spec for task in BLOCKS[name].tasks for spec in needs(FULL, task, known).specs]
+    known = invented_study(FULL, BLOCKS[name].parts, known=selected)
+    specs = [spec for task in BLOCKS[name].parts for spec in needs(FULL, task, known).specs]
     assert (len(set(specs)), digest(set(specs))) == PINNED[name]
 
 
@@ -90,18 +91,18 @@ def test_the_selection_reads_no_test_image_and_shares_no_seed_with_the_final_run
 def test_each_wave_names_the_next():
     task = Task("cnn")
     empty = needs(FULL, task, {})
-    assert (len(empty.specs), len(empty.later)) == (26, 38)
+    assert (len(empty.specs), len(empty.stand_ins)) == (26, 38)
     known = {spec.id: invented_run(spec, softmax_helps) for spec in empty.specs}
     second = needs(FULL, task, known)
-    new = second.missing(known)
-    assert (len(new), len(second.later)) == (18, 20)
+    new = missing(STUDY, [task], FULL, Snapshot(known)).specs
+    assert (len(new), len(second.stand_ins)) == (18, 20)
     assert {(spec.objective, spec.branch_bias, spec.alpha) for spec in new} == {
         ("sigmoid", "none", 0.01), ("sigmoid", "prior", 0.01), ("softmax", "none", 1.0),
     }  # fmt: skip
     known |= {spec.id: invented_run(spec, softmax_helps) for spec in new}
     last = needs(FULL, task, known)
-    final = last.missing(known)
-    assert (len(final), len(last.later)) == (20, 0)
+    final = missing(STUDY, [task], FULL, Snapshot(known)).specs
+    assert (len(final), len(last.stand_ins)) == (20, 0)
     assert {Candidate.of(spec) for spec in final if spec.objective == "softmax"} == {
         Candidate(objective="softmax", alpha=1.0, places="later")
     }
@@ -199,34 +200,40 @@ def test_each_control_takes_one_part_of_the_signal_away():
         assert dataclasses.replace(own, **change) == control != own
 
 
+def check(block, data_root):
+    check_ready(STUDY, block.name, block.parts, missing(STUDY, block.parts, FULL, Snapshot()), data_root)
+
+
 def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
     with pytest.raises(UsageError, match=r"selected in backbones, plain18, convnext: run that .* results/practice-\*`"):
-        check_block(FULL, get_block("cifar10"), {}, tmp_path)
-    assert first_unfinished(QUICK, {}).name == "backbones"
-    known = invented_study(QUICK, BLOCKS["backbones"].tasks)
-    assert left_of(QUICK, BLOCKS["backbones"].tasks, known).is_done
-    assert first_unfinished(QUICK, known).name == "plain18"
+        check(get_block(STUDY, "cifar10"), tmp_path)
+    assert first_unfinished(STUDY, QUICK, Snapshot()).name == "backbones"
+    known = invented_study(QUICK, BLOCKS["backbones"].parts)
+    assert missing(STUDY, BLOCKS["backbones"].parts, QUICK, Snapshot(known)).is_empty
+    assert first_unfinished(STUDY, QUICK, Snapshot(known)).name == "plain18"
     with pytest.raises(UsageError, match="block of the practice study"):
-        get_block("backbone")
+        get_block(STUDY, "backbone")
 
 
 def test_several_blocks_are_run_as_one(tmp_path):
-    both = get_block("fixed", "mixer", "fixed")
-    assert both.tasks == (*BLOCKS["fixed"].tasks, *BLOCKS["mixer"].tasks)
+    both = get_block(STUDY, "fixed", "mixer", "fixed")
+    assert both.parts == (*BLOCKS["fixed"].parts, *BLOCKS["mixer"].parts)
     assert both.name == "fixed, mixer"
     with pytest.raises(
         UsageError, match=r"^fixed, mixer takes what was selected in backbones, plain18, convnext, swin"
     ):
-        check_block(FULL, both, {}, tmp_path)
+        check(both, tmp_path)
     with pytest.raises(UsageError, match="fixd"):
-        get_block("fixed", "fixd")
+        get_block(STUDY, "fixed", "fixd")
 
 
 def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device():
     known = invented_study(FULL, [Task("resnet18")])
-    on_gpu = {name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()}
-    controls = left_of(FULL, [Task("resnet18", part="controls")], on_gpu)
-    assert controls.seconds(on_gpu, "cpu", 2) is None
+    on_gpu = Snapshot({name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()})
+    controls = missing(STUDY, [Task("resnet18", part="controls")], FULL, on_gpu)
+    assert not has_rates(controls.to_train, on_gpu, "cpu")
+    assert has_rates(controls.to_train, on_gpu, "cuda")
     taken = min(run.seconds / image_steps(run.spec) for run in known.values())
-    wanted = sum(image_steps(spec) for spec in (*controls.specs, *controls.later))  # those with dropout among them
-    assert controls.seconds(on_gpu, "cuda", 1) == pytest.approx(START["cuda"] + taken * wanted)
+    wanted = sum(image_steps(spec) for spec in controls.to_train)  # those with dropout among them
+    left, _ = seconds_left(STUDY, FULL, controls, on_gpu, ("cuda", 1))
+    assert left == pytest.approx(START["cuda"] + taken * wanted)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import COSINES, CosineSummary, batch_means, mean
+from asymtrain.intervals import COSINES, CosineSummary, batch_means, mean
 from asymtrain.lab.instruments.curves import Curve, by_setting, curve, in_variants
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate

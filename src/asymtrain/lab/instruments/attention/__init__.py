@@ -11,12 +11,12 @@ from asymtrain.lab.instruments.instrument import (
     RUN_OPTIONS,
     Bench,
     Instrument,
+    MeasuringStopped,
     Page,
-    Stopped,
     comma_numbers,
     comma_words,
+    counting,
     is_whole,
-    telling_states,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         try:
             states = bench.states(specs, epochs)
             with bench.telling("measuring") as say:
-                tell = telling_states(say, len(states))
+                tell = counting(say, "measuring: state")
                 results = measure_states(states, dataset, settings, bench.device, keep=options.images, progress=tell)
         except KeyboardInterrupt:
             wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
@@ -102,7 +102,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
             if not wanted:
                 done = "nothing was to be trained, and nothing is kept"
-            raise Stopped(
+            raise MeasuringStopped(
                 f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "
                 "its start."
             ) from None

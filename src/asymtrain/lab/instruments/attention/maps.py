@@ -8,7 +8,7 @@ positions is refused, and never read wrongly; give a `read` function for it.
 
 Recognised are this package's ViT, timm's `Attention` (one `qkv` layer or `q_proj`, `k_proj`; with `q_norm` and `k_norm`
 where they are), Hugging Face's ViT in both of its naming schemes (`query`, `key`; `q_proj`, `k_proj`), and
-`torch.nn.MultiheadAttention`. For any other module give `read_layers(...)`, or a function of your own.
+`torch.nn.MultiheadAttention`. For any other module give a function of your own (`Read`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,28 +91,6 @@ def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return QueriesAndKeys(query, key, query.shape[-1] ** -0.5 if scale is None else scale, output)
 
 
-def read_layers(query: str, key: str, heads: int | str) -> Read:
-    """A reader for modules whose queries and keys come from two layers of these names.
-
-    `heads` is their number, or the name of the attribute that holds it: `read_layers("to_q", "to_k", "n_heads")`.
-    """
-
-    def read(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        for name in (query, key):
-            if not _is_layer(module, name):
-                raise UsageError(f"{type(module).__name__} has no layer {name!r}: give the names of its layers")
-        count = getattr(module, heads, None) if isinstance(heads, str) else heads
-        if not isinstance(count, int):
-            raise UsageError(f"{type(module).__name__} has no number {heads!r}: give heads as a number")
-        tokens = _first_tensor(args, kwargs)
-        queries, keys = (_apply(module, name, tokens) for name in (query, key))
-        if queries.shape[-1] % count or keys.shape[-1] % count:
-            raise UsageError(f"{queries.shape[-1]} features do not divide into {count} heads")
-        return split_heads(queries, count), split_heads(keys, count)
-
-    return read
-
-
 def split_heads(features: Tensor, heads: int) -> Tensor:
     """Features (B, T, D) as (B, heads, T, D / heads)."""
     return features.unflatten(-1, (heads, -1)).transpose(-3, -2)
@@ -169,8 +147,8 @@ def attention_maps(
 ) -> tuple[Any, dict[str, Tensor]]:
     """The output of `model(*inputs, **keywords)`, bit-equal, and the attention (B, heads, T, T) of its layers by name.
 
-    `layers` are module names; all recognised ones where it is None. `read` (see `read_layers`) finds queries and
-    keys in modules that are not recognised, and needs `layers`. The maps carry no gradient; the model's mode, its
+    `layers` are module names; all recognised ones where it is None. `read` finds queries and keys in modules that are
+    not recognised, and needs `layers`. The maps carry no gradient; the model's mode, its
     parameters and the random numbers stay as they are. A layer that runs several times appears as name, name#2, ...
     """
     with recorded_attention(model, layers, read=read, check=check) as seen:
@@ -269,19 +247,15 @@ def over_queries(attention: Tensor, *, prefix: int = 1, renormalise: bool = True
     return _over_patches(attention.mean(-2), prefix, renormalise)
 
 
-def rollout(attention: Sequence[Tensor], residual: float = 0.5) -> Tensor:
+def rollout(attention: Sequence[Tensor]) -> Tensor:
     """Attention rollout (Abnar and Zuidema 2020): layers of (B, heads, T, T), first to last -> (B, T, T).
 
-    The heads of a layer are averaged, the residual connection enters as `residual` times the identity beside
-    (1 - residual) times the attention, and the layers are multiplied. Rows sum to one. Row 0 says how much of each
+    The heads of a layer are averaged, the residual connection enters as the identity with half of the weight, and the
+    layers are multiplied. Rows sum to one. Row 0 says how much of each
     input token reaches the class token.
     """
-    if not attention:
-        raise UsageError("a rollout needs the attention of one layer or more")
-    if not 0 <= residual <= 1:
-        raise UsageError(f"residual is a share between 0 and 1, got {residual:g}")
     averaged = [layer.mean(-3) for layer in attention]
-    steps = [(1 - residual) * heads + residual * torch.eye(heads.shape[-1]).to(heads) for heads in averaged]
+    steps = [0.5 * heads + 0.5 * torch.eye(heads.shape[-1]).to(heads) for heads in averaged]
     return reduce(lambda flow, step: step @ flow, steps)
 
 

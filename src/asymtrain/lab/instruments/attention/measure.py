@@ -54,17 +54,17 @@ def measure_states(
     device: torch.device | str | None = None,
     *,
     keep: int = 0,
-    progress: Callable[[State], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[AttentionResult]:
     """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept.
 
-    `progress` is called with each state that is measured.
+    `progress` is called with the number of states that are measured and wanted.
     """
     settings, where = settings or AttentionSettings(), default_device(device)
     chosen = settings.indices(len(dataset.test))
     pixels = torch.from_numpy(dataset.test.images[chosen])
     masks = None if dataset.test.masks is None else torch.from_numpy(dataset.test.masks[chosen])
-    regions = {name: region.to(where) for name, region in _regions(pixels, masks, settings).items()}
+    regions = {name: region.to(where) for name, region in _regions(pixels, masks).items()}
     pixels = pixels.to(where)
     backbones: dict[object, Backbone] = {}
     statistics: dict[object, tuple[Tensor, Tensor]] = {}
@@ -86,7 +86,7 @@ def measure_states(
         result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
         results.append(dataclasses.replace(result, images=tuple(chosen), spec=spec, epoch=state.epoch))
         if progress:
-            progress(state)
+            progress(len(results), len(states))
     return results
 
 
@@ -133,7 +133,7 @@ def measure_model(
     _check_images(images, pixels, masks)
     if prefix < 0:
         raise UsageError(f"prefix is how many tokens stand before the patches, 0 or more: got {prefix}")
-    regions = _regions(images if pixels is None else pixels, masks, settings)
+    regions = _regions(images if pixels is None else pixels, masks)
     regions = {name: region.to(images.device) for name, region in regions.items()}
     with evaluating(model):
         call = forward or model
@@ -165,7 +165,9 @@ def _measure(
             )
         attention = {name: passes[-1] for name, passes in seen.items()}
         if check and not parts:
-            check_grid(attention, images.shape[-2:], settings, prefix=prefix)
+            # The first layer that is reported decides: later ones may have merged or dropped tokens.
+            first = next(name for name in attention if not settings.layers or name in settings.layers)
+            check_grid(attention[first].shape[-1], images.shape[-2:], prefix)
         inside = {name: region[chunk] for name, region in regions.items()}
         parts.append(_spread(attention, inside, settings, prefix, keep=max(0, keep - start)))
     values = {metric: np.concatenate([part.values[metric] for part in parts], 1) for metric in parts[0].values}
@@ -174,9 +176,9 @@ def _measure(
     return dataclasses.replace(parts[0], values=values, maps=maps, shares=shares)
 
 
-def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
+def _regions(pixels: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
     """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
-    salient = {"saliency": saliency_region(pixels, settings.saliency_share)}
+    salient = {"saliency": saliency_region(pixels)}
     return salient if masks is None else {"mask": masks.to(torch.float32), **salient}
 
 
@@ -189,19 +191,11 @@ def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -
     if images.ndim != 4 or not images.numel():
         raise UsageError(f"images must be one or more, as (batch, 3, height, width): got {tuple(images.shape)}")
     if pixels is not None and (pixels.ndim != 4 or len(pixels) != len(images)):
-        raise UsageError(
-            f"pixels must be those of the {len(images)} images, (batch, 3, height, width): got {tuple(pixels.shape)}"
-        )
-    if masks is None:
-        return
-    wanted = (len(images), *images.shape[-2:])
-    if masks.shape != wanted:
-        raise UsageError(f"masks must be {wanted}, one for each image in its size: got {tuple(masks.shape)}")
-    if masks.dtype != torch.bool:
-        low, high = masks.min().item(), masks.max().item()
-        if not 0 <= low <= high <= 1:
-            hint = "divide them by 255" if low >= 0 and 1 < high <= 255 else "give 1 for the object and 0 elsewhere"
-            raise UsageError(f"masks must be bool or lie within 0 and 1, got {low:g} to {high:g}: {hint}")
+        raise UsageError(f"pixels must be those of the {len(images)} images, got {tuple(pixels.shape)}")
+    if masks is not None and masks.shape != (len(images), *images.shape[-2:]):
+        raise UsageError(f"masks must be one for each image, in its size: got {tuple(masks.shape)}")
+    if masks is not None and not ((masks >= 0) & (masks <= 1)).all():
+        raise UsageError("masks must be bool or lie within 0 and 1: 1 for the object and 0 elsewhere")
 
 
 def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
@@ -243,45 +237,29 @@ def _spread(
     return AttentionResult(settings, layers, maps[layers[0]].shape[-1], tuple(scopes), values, {}, maps=kept)
 
 
-def check_grid(
-    attention: Mapping[str, Tensor], size: Sequence[int], settings: AttentionSettings, *, prefix: int
-) -> None:
+def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
     """Refuse a prefix that leaves no grid over images of this size where another one does: it was miscounted.
 
-    The first layer that is reported decides: later ones may have merged or dropped tokens. Where no prefix leaves a
-    grid, the tokens are of another kind, and nothing is said.
+    Where no prefix leaves a grid, the tokens are of another kind, and nothing is said.
     """
-    first = next(name for name in attention if not settings.layers or name in settings.layers)
-    tokens, (height, width) = attention[first].shape[-1], size
-    patches = tokens - prefix
-    # Square patches may leave a margin, or go beyond the image.
-    covers = any(
-        patches in ((height // side) * (width // side), -(-height // side) * -(-width // side))
-        for side in range(1, max(height, width) + 1)
-    )
-    if patches <= 0 or covers or _likely_grid(patches, height, width):  # that no patch is left is said with the maps
+    height, width = size
+
+    def is_grid(patches: int) -> bool:
+        """Square patches over the image, with a margin or beyond it, or as many rows as columns."""
+        sides = range(1, max(height, width) + 1)
+        covering = [(height // side) * (width // side) for side in sides]
+        covering += [-(-height // side) * -(-width // side) for side in sides]
+        return patches in covering or math.isqrt(patches) ** 2 == patches
+
+    if tokens <= prefix or is_grid(tokens - prefix):  # that no patch is left is said with the maps
         return
-    others = range(min(MOST_PREFIX, tokens - 2) + 1)  # a single patch is no grid
-    grids = {other: grid for other in others if (grid := _likely_grid(tokens - other, height, width))}
-    if grids:
-
-        def unlikely(other: int) -> tuple[bool, int]:
-            """Patches that cut the image evenly are the likelier ones, then the nearest count."""
-            rows, columns = grids[other]
-            return bool(height % rows or width % columns), abs(other - prefix)
-
-        best = min(grids, key=unlikely)
-        alone = ', with query="mean" as there is no class token' if not best and settings.query != "mean" else ""
+    fitting = [other for other in range(min(MOST_PREFIX, tokens - 2) + 1) if is_grid(tokens - other)]
+    if fitting:
+        known = " or ".join(f"{other} (leaves {tokens - other})" for other in fitting)
         raise UsageError(
-            f"{tokens} tokens with prefix={prefix} leave {patches} patches, which are no grid: "
-            f"prefix={best} leaves {tokens - best}{alone}"
+            f"{tokens} tokens with prefix={prefix} leave {tokens - prefix} patches, which are no grid: give prefix "
+            f'{known}; a model without a class token needs query="mean"'
         )
-
-
-def _likely_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
-    """Rows and columns of square patches, or as many rows as columns."""
-    side = math.isqrt(patches)
-    return patch_grid(patches, height, width) or ((side, side) if side**2 == patches else None)
 
 
 def _metrics(maps: Tensor, regions: Mapping[str, Tensor], settings: AttentionSettings) -> dict[str, Tensor]:

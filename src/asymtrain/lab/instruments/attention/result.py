@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.gradients._intervals import ANYTHING, Bounds
+from asymtrain.intervals import ANYTHING, Bounds
 from asymtrain.lab.instruments.curves import differing_settings
+from asymtrain.lab.instruments.instrument import differing_fields
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import Estimate, estimate
 
@@ -37,43 +38,35 @@ class AttentionSettings:
     goes to the class token is missing from it. Peak, entropy and coverages depend on it, Gini does not.
     """
 
-    sample: int = 100  # how many test images are looked at
-    seed: int = 0  # of that sample; the same images for every run, so that runs are compared on equal images
+    sample: int = 100  # how many test images are looked at: the same for every run, so that runs can be compared
     query: Literal["class_token", "mean"] = "class_token"  # whose attention: the class token's, or the mean of all
     renormalise: bool = True
     threshold: float = DEFAULT_THRESHOLD  # of `coverage_above`, in multiples of the uniform value
-    saliency_share: float = 0.25  # of the pixels, for `coverage_of_saliency`
     layers: tuple[str, ...] = ()  # names of those that are reported; empty for all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
         if self.sample < 1:
             raise UsageError(f"the sample must be 1 image or more, got {self.sample}")
-        if self.seed < 0:
-            raise UsageError(f"the seed of the sample must be 0 or more, got {self.seed}")
         if self.query not in ("class_token", "mean"):
             raise UsageError(f"query must be 'class_token' or 'mean', got {self.query!r}")
         if not self.threshold > 0:
             raise UsageError(f"the threshold must be above 0, in multiples of the uniform value, got {self.threshold}")
-        if not 0 < self.saliency_share <= 1:
-            raise UsageError(f"the salient share must be above 0 and at most 1, got {self.saliency_share}")
 
     @property
     def key(self) -> str:
         """The name of the measurement in a store: "attention", and the settings that are not the default."""
-        values = {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
-        texts = {name: "+".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
-        return ":".join(["attention", *(f"{name}={text}" for name, text in texts.items())])
+        return ":".join(["attention", *differing_fields(self)])
 
     def indices(self, size: int) -> list[int]:
-        """The sample, from a test set of `size` images; a smaller sample of one seed begins a larger one."""
+        """The sample, from a test set of `size` images; a smaller sample begins a larger one."""
         if self.sample > size:
             raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}: give --sample")
         import torch
 
         from asymtrain import streams
 
-        order = torch.randperm(size, generator=streams.generator(self.seed, "attention-sample"))
+        order = torch.randperm(size, generator=streams.generator(0, "attention-sample"))
         return [int(i) for i in order[: self.sample]]
 
 
@@ -144,7 +137,7 @@ Members = Sequence[AttentionResult]
 
 
 @dataclass(frozen=True)
-class Summary:
+class GroupMetric:
     """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
 
     group: str  # "Plain", "Asymmetric", or "Asymmetric - Plain"
@@ -160,7 +153,7 @@ class Summary:
         return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
 
 
-def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[Summary]:
+def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[GroupMetric]:
     """Mean and interval of each group of runs at each epoch: over seeds, or over images where there is one seed.
 
     Then, for each group of Asymmetric runs whose Plain partners are there, the difference Asymmetric - Plain, paired
@@ -171,7 +164,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
         spec, epoch = result.state
         groups.setdefault((dataclasses.replace(spec, seed=0), epoch), []).append(result)
     names = group_names(spec for spec, _ in groups)
-    summaries: list[Summary] = []
+    summaries: list[GroupMetric] = []
 
     def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = (), of: str = "") -> None:
         first = members[0]
@@ -187,7 +180,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
             else:
                 over = estimate((over_values(images).mean for images in values), within=(low, high))
             unit: Literal["seeds", "images"] = "images" if len(values) == 1 else "seeds"
-            summaries.append(Summary(group, variant, epoch, scope, metric, over, unit, of))
+            summaries.append(GroupMetric(group, variant, epoch, scope, metric, over, unit, of))
 
     for (spec, epoch), members in groups.items():
         add(names[spec], spec.variant, epoch, members)

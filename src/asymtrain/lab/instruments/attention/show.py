@@ -9,11 +9,12 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.result import (
     LABELS,
     AttentionResult,
     Floats,
-    Summary,
+    GroupMetric,
     group_names,
     patch_grid,
     summarise,
@@ -24,7 +25,6 @@ from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
-MOST_IMAGES = 6  # in a figure: a page embeds them. The options have the same number, and a test holds them to it.
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
 SHORT = {
@@ -72,7 +72,7 @@ def attention_page(
     )
 
 
-def over_epochs(summaries: Sequence[Summary]) -> Table:
+def over_epochs(summaries: Sequence[GroupMetric]) -> Table:
     """Each metric at each epoch, one column for each group of runs and for their differences."""
     chosen = [summary for summary in summaries if summary.scope == "mean"]
     groups = list(dict.fromkeys(summary.group for summary in chosen))
@@ -93,7 +93,7 @@ def over_epochs(summaries: Sequence[Summary]) -> Table:
     return Table("epochs", "Metrics over training", columns, rows, note)
 
 
-def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Table:
+def by_part(summaries: Sequence[GroupMetric], layers: Sequence[str]) -> Table:
     """Each part of the network at the last epoch, one column for each metric."""
     last = max(summary.epoch for summary in summaries)
     chosen = [summary for summary in summaries if summary.epoch == last and summary.variant != "difference"]
@@ -110,7 +110,7 @@ def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Table:
     return Table("parts", title, columns, rows, "Means of the runs.", detail=True)
 
 
-def metric_figures(summaries: Sequence[Summary], layers: Sequence[str]) -> list[Figure]:
+def metric_figures(summaries: Sequence[GroupMetric], layers: Sequence[str]) -> list[Figure]:
     """A panel for each metric, Plain beside Asymmetric: over the epochs, and over the layers at the last of them."""
     epochs, figures = sorted({summary.epoch for summary in summaries}), []
     runs = [summary for summary in summaries if summary.variant != "difference"]
@@ -188,7 +188,7 @@ def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_ma
 
 
 def _metric_figure(
-    name: str, title: str, x_label: str, summaries: Sequence[Summary], x_of: Callable[[Summary], int]
+    name: str, title: str, x_label: str, summaries: Sequence[GroupMetric], x_of: Callable[[GroupMetric], int]
 ) -> Figure:
     variants = {summary.group: summary.variant for summary in summaries}
     alone = [variant for variant, count in Counter(variants.values()).items() if count == 1]
@@ -204,7 +204,7 @@ def _metric_figure(
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 
-def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
+def _lead(summaries: Sequence[GroupMetric], result: AttentionResult) -> str:
     last = max(summary.epoch for summary in summaries)
     text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
     for summary in summaries:
@@ -219,7 +219,7 @@ def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
     return text
 
 
-def _metrics(chosen: Sequence[Summary]) -> list[str]:
+def _metrics(chosen: Sequence[GroupMetric]) -> list[str]:
     return [metric for metric in LABELS if any(summary.metric == metric for summary in chosen)]
 
 

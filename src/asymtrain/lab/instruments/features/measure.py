@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches._heads import check_weight_count
+from asymtrain.branches import check_weight_count
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise

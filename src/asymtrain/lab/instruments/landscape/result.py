@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.gradients._intervals import ANYTHING, Bounds
-from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, estimate
+from asymtrain.intervals import ANYTHING, Bounds
+from asymtrain.lab.instruments.instrument import differing_fields
+from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
 Surface = Floats  # (n, m): rows follow the first direction, columns the second
@@ -25,7 +26,6 @@ SCALINGS: dict[Directions, tuple[Scaling, ...]] = {
     "live": ("variance", "norm"),
     "filter": ("filter",),
 }
-CONFIDENCE = 0.95
 STATISTICS: dict[str, Bounds] = {
     "std": POSITIVE,
     "range": POSITIVE,
@@ -91,13 +91,7 @@ class LandscapeSettings:
     @property
     def key(self) -> str:
         """A short name of these settings: "landscape" and what differs from the defaults."""
-        parts = ["landscape"]
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if field.type is float else value
-                parts.append(f"{field.name}={shown}")
-        return " ".join(parts)
+        return " ".join(["landscape", *differing_fields(self)])
 
     def views(self) -> list[View]:
         """Each kind of direction with each of its scalings."""
@@ -159,22 +153,14 @@ def fitted_plane(losses: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean over n draws, or over the means of n seeds; its t interval; and the range of 95% of single draws.
+class DrawsEstimate(Estimate):
+    """An estimate over n draws, or over the means of n seeds, and the range of 95% of single draws (percentiles)."""
 
-    The t interval is cut at the values that there can be (see `estimate`), the range is that of percentiles. Intervals
-    are None where there is one value.
-    """
-
-    n: int
-    mean: float | None
-    low: float | None
-    high: float | None
     percentile_low: float | None
     percentile_high: float | None
 
 
-def interval(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING) -> Interval:
+def over_draws(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING) -> DrawsEstimate:
     """Mean and intervals of the draws of each seed; missing ones are left out.
 
     Of one seed, over its draws. Of several, over the seeds' means, since draws around one state say nothing of another;
@@ -183,12 +169,9 @@ def interval(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING
     defined = [[value for value in group if value is not None] for group in groups]
     draws = [value for group in defined for value in group]
     means = [math.fsum(group) / len(group) for group in defined if group]
-    over = estimate(draws if len(groups) == 1 else means, CONFIDENCE, within)
-    low = high = None
-    if len(draws) > 1:
-        tail = 100 * (1 - CONFIDENCE) / 2
-        low, high = map(float, np.percentile(draws, [tail, 100 - tail]))
-    return Interval(over.n, over.mean, over.low, over.high, low, high)
+    over = estimate(draws if len(groups) == 1 else means, within=within)
+    low, high = map(float, np.percentile(draws, [2.5, 97.5])) if len(draws) > 1 else (None, None)
+    return DrawsEstimate(**vars(over), percentile_low=low, percentile_high=high)
 
 
 @dataclass(frozen=True)
@@ -216,7 +199,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ViewSummary:
     """Many draws of one view of one redundancy: over the draws of one seed, or over the means of several."""
 
     epoch: int
@@ -228,8 +211,8 @@ class Summary:
     seeds: int
     draws: int
     non_finite: int  # draws with a loss that is not finite, which are left out
-    statistics: Mapping[str, Interval]  # by name (`STATISTICS`)
-    changes: Mapping[str, Interval]  # in percent of Plain with the same seed and draw; empty for and without Plain
+    statistics: Mapping[str, DrawsEstimate]  # by name (`STATISTICS`)
+    changes: Mapping[str, DrawsEstimate]  # in percent of Plain with the same seed and draw; empty for and without Plain
     # In percent, what the number of parameters alone makes of the deviation: with directions of unit norm a weight
     # moves by sqrt(parameters of Plain / parameters) as far, else as far as before.
     predicted_change: float | None
@@ -246,7 +229,7 @@ class Landscape:
     seconds: float  # of losses that were looked at together, an equal share
     device: str
 
-    def summaries(self) -> list[Summary]:
+    def summaries(self) -> list[ViewSummary]:
         """One for each epoch, view and redundancy, in the order measured."""
         groups: dict[tuple[int, int, Directions, Scaling], list[Row]] = {}
         for row in self.rows:
@@ -285,15 +268,15 @@ def row_values(row: Row) -> dict[str, Any]:
     return {**dataclasses.asdict(row.level), **own, **dataclasses.asdict(row.statistics)}
 
 
-def _summarise(rows: Sequence[Row], plain: Sequence[Row]) -> Summary:
+def _summarise(rows: Sequence[Row], plain: Sequence[Row]) -> ViewSummary:
     first, level = rows[0], rows[0].level
     partners = {(row.level.seed, row.draw): row.statistics for row in plain}
 
-    def over_draws(value: Callable[[Row], float | None], within: Bounds) -> Interval:
+    def summarised(value: Callable[[Row], float | None], within: Bounds) -> DrawsEstimate:
         by_seed: dict[int, list[float | None]] = {}
         for row in rows:
             by_seed.setdefault(row.level.seed, []).append(value(row))
-        return interval(list(by_seed.values()), within)
+        return over_draws(list(by_seed.values()), within)
 
     def statistic(row: Row, name: str) -> float | None:
         return getattr(row.statistics, name)
@@ -304,10 +287,10 @@ def _summarise(rows: Sequence[Row], plain: Sequence[Row]) -> Summary:
 
     changes, predicted = {}, None
     if plain and level.redundancy:
-        changes = {name: over_draws(partial(change, name=name), AT_LEAST) for name in CHANGED}
+        changes = {name: summarised(partial(change, name=name), AT_LEAST) for name in CHANGED}
         counted = level.parameters if first.directions == "all" else level.live_parameters
         predicted = 100 * (math.sqrt(plain[0].level.parameters / counted) - 1) if first.scaling == "norm" else 0.0
-    return Summary(
+    return ViewSummary(
         epoch=level.epoch,
         redundancy=level.redundancy,
         directions=first.directions,
@@ -317,7 +300,7 @@ def _summarise(rows: Sequence[Row], plain: Sequence[Row]) -> Summary:
         seeds=len({row.level.seed for row in rows}),
         draws=len({row.draw for row in rows}),
         non_finite=sum(row.statistics.non_finite > 0 for row in rows),
-        statistics={name: over_draws(partial(statistic, name=name), within) for name, within in STATISTICS.items()},
+        statistics={name: summarised(partial(statistic, name=name), within) for name, within in STATISTICS.items()},
         changes=changes,
         predicted_change=predicted,
     )

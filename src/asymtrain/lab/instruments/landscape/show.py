@@ -6,7 +6,7 @@ import numpy as np
 
 from asymtrain.lab.instruments.curves import cells
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.landscape.result import Floats, Landscape, Summary, View, finite_values, middle_loss
+from asymtrain.lab.instruments.landscape.result import Floats, Landscape, View, ViewSummary, finite_values, middle_loss
 from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines, Surface
 from asymtrain.lab.report.table import Column, Table, interval
 from asymtrain.lab.runs import RunSpec
@@ -122,7 +122,7 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
     return figures
 
 
-def _change_lines(summaries: Sequence[Summary], levels: Sequence[int]) -> tuple[Line, ...]:
+def _change_lines(summaries: Sequence[ViewSummary], levels: Sequence[int]) -> tuple[Line, ...]:
     """Measured with its interval, and predicted, side by side over all and over live parameters."""
     lines = []
     for i, (kind, colour) in enumerate({"all": "asymmetric", "live": "plain"}.items()):

@@ -51,7 +51,7 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TrajectoryPair:
     """Asymmetric runs beside the Plain runs of the same settings."""
 
     plain: Trajectory
@@ -67,7 +67,7 @@ class Comparison:
 class Trajectories:
     """Comparisons of Asymmetric with Plain; trajectories without a partner; specs of which every seed diverged."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[TrajectoryPair, ...]
     alone: tuple[Trajectory, ...]
     lost: tuple[RunSpec, ...]
 
@@ -151,7 +151,7 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
     pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
     paired = {spec for pair in pairs for spec in pair}
     return Trajectories(
-        tuple(Comparison(followed[a], followed[b], parting(kept[a], kept[b])) for a, b in pairs),
+        tuple(TrajectoryPair(followed[a], followed[b], parting(kept[a], kept[b])) for a, b in pairs),
         tuple(followed[spec] for spec in kept if spec not in paired),
         tuple(group[0].spec for group in lost),
     )

@@ -41,7 +41,6 @@
   const listed = (values, panel, between) => values.map((value, i) =>
     written(value, panel, i + 1 < values.length && panel.written?.unit !== "%" ? "" : undefined)).join(between);
   const span = (low, high, panel) => there(low) && there(high) ? listed([low, high], panel, " to ") : "";
-  const xs = (line) => Array.isArray(line.x) ? line.x : Array.from({ length: line.x.count }, (_, i) => line.x.first + i);
 
   function tip(title, rows, more = "") {
     const body = rows.map(([colour, label, value, more]) => `<tr><td><i style="background:${colour || "transparent"}"></i>`
@@ -66,33 +65,6 @@
       axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: tick }, ...more };
   }
 
-  // Many numbers come as steps from each to the next, in letters as source maps have them, and intervals around a mean as
-  // half their width.
-  const DIGITS = new Map([..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].map((letter, value) => [letter, value]));
-  function steps(text) {
-    const found = [];
-    let [size, place] = [0, 1];
-    for (const letter of text) {
-      if (letter === ".") { found.push(null); continue; }
-      const digit = DIGITS.get(letter);
-      size += (digit % 32) * place;
-      if (digit >= 32) { place *= 32; continue; }
-      found.push(Math.floor(size / 2) * (size % 2 ? -1 : 1));
-      [size, place] = [0, 1];
-    }
-    return found;
-  }
-  function unfolded(name, value) {
-    if (value?.half) {
-      value.low = value.y.map((y, i) => y - value.half[i]);
-      value.high = value.y.map((y, i) => y + value.half[i]);
-    }
-    if (!value?.steps) return value;
-    let at = 0;
-    const number = value.log ? (steps) => Math.exp(steps / value.per) : (steps) => steps / value.per;
-    return steps(value.steps).map((step) => step === null ? null : number(at += step));
-  }
-
   // Lines: the mean of each series, its interval, its seeds
 
   function lines(panel, state) {
@@ -102,52 +74,52 @@
       !state.hidden.has(line.label) && !state.hidden.has(line.thin ? "thin" : "thick"));
     for (const { line, at } of shown) {
       const colour = paint(line.paint);
-      const x = xs(line);
+      const x = line.x;
       const style = { color: colour, width: line.width || 2, type: line.dash || "solid" };
       const points = x.map((value, i) => [value, there(line.y[i]) ? line.y[i] : null]);
       (line.seeds || []).forEach((seed, i) => {
-        if (state.seeds !== "all" && state.seeds !== line.names[i]) return;
+        if (state.seeds !== "all" && state.seeds !== line.seed_names[i]) return;
         const one = state.seeds !== "all";
-        series.push({ type: line.marked ? "scatter" : "line", name: `seed ${line.names[i]}`, z: one ? 4 : 2, silent: !one,
+        series.push({ type: line.marker ? "scatter" : "line", name: `seed ${line.seed_names[i]}`, z: one ? 4 : 2, silent: !one,
           data: x.map((value, k) => [value, there(seed[k]) ? seed[k] : null]), showSymbol: false, connectNulls: true,
-          symbol: "circle", symbolSize: 6, symbolOffset: line.marked ? [9, 0] : [0, 0], // the mark of the mean hides none
+          symbol: "circle", symbolSize: 6, symbolOffset: line.marker ? [9, 0] : [0, 0], // the mark of the mean hides none
           itemStyle: { color: colour, opacity: one ? 1 : 0.55 },
           lineStyle: { ...style, width: one ? 1.8 : 0.9, opacity: one ? 1 : 0.5 }, tooltip: { show: one } });
       });
       if (line.low && state.intervals) series.push(interval(line, x, colour));
-      series.push({ type: line.alone ? "scatter" : "line", id: `mean-${at}`, name: line.label || panel.yLabel, z: 3, data: points,
+      series.push({ type: line.alone ? "scatter" : "line", id: `mean-${at}`, name: line.label || panel.y_label, z: 3, data: points,
         symbol: line.symbol || "circle", symbolSize: (line.size || 4) * 1.4, showSymbol: Boolean(line.symbol),
-        connectNulls: !line.marked, lineStyle: style, emphasis: { disabled: true },
+        connectNulls: !line.marker, lineStyle: style, emphasis: { disabled: true },
         itemStyle: line.hollow ? { color: "transparent", borderColor: colours.ink, borderWidth: 1.2 } : { color: colour } });
     }
     if (panel.ring) series.push({ type: "scatter", silent: true, data: [panel.ring], symbol: "circle", symbolSize: 18,
       itemStyle: { color: "transparent", borderColor: colours.ink, borderWidth: 1.5 }, tooltip: { show: false } });
     series.push(straight([...dotted(panel.marks), ...(panel.zero ? [{ y: 0 }] : [])], colours.ink));
 
-    const every = shown.flatMap(({ line }) => xs(line));
+    const every = shown.flatMap(({ line }) => line.x);
     const whole = every.every(Number.isInteger);
-    const words = new Map((panel.ticks || []).map((tick, i) => [tick, (panel.tickLabels || [])[i] ?? String(tick)]));
+    const words = new Map((panel.ticks || []).map((tick, i) => [tick, (panel.tick_labels || [])[i] ?? String(tick)]));
     const low = Math.min(...every), high = Math.max(...every);
-    const beside = panel.tickLabels || panel.lines.some((line) => line.alone) ? 0.04 * (high - low || 1) : 0;
+    const beside = panel.tick_labels || panel.lines.some((line) => line.alone) ? 0.04 * (high - low || 1) : 0;
     const ticks = panel.ticks ? { customValues: panel.ticks } : {};
     const values = shown.flatMap(({ line }) => line.y).filter(there);
     return { ...common(colours), series,
-      xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, splitLine: { show: false },
+      xAxis: axis(colours, { type: "value", name: panel.x_label, nameGap: 26, splitLine: { show: false },
         axisLine: { show: true, onZero: false, lineStyle: { color: colours.rule } }, minInterval: whole ? 1 : undefined,
         min: every.length ? low - beside : 0, max: every.length ? (high === low ? high + 1 : high + beside) : 1,
         axisLabel: { ...axis(colours).axisLabel, ...ticks, rotate: words.size > 6 ? 45 : 0,
           formatter: (value) => words.get(value) ?? tick(value) } }),
-      yAxis: axis(colours, { type: panel.log ? "log" : "value", name: panel.yLabel, nameGap: 44, scale: !panel.fromZero,
+      yAxis: axis(colours, { type: panel.log ? "log" : "value", name: panel.y_label, nameGap: 44, scale: !panel.from_zero,
         logBase: values.length && Math.max(...values) / Math.min(...values) < 100 ? 2 : 10,
-        min: panel.log ? Math.min(...values) / 1.3 : panel.fromZero ? 0 : undefined,
+        min: panel.log ? Math.min(...values) / 1.3 : panel.from_zero ? 0 : undefined,
         max: panel.log ? Math.max(...values) * 1.3 : undefined, splitNumber: 4,
-        axisLabel: { ...axis(colours).axisLabel, showMinLabel: !panel.log, showMaxLabel: !panel.log } }),
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: !panel.log, showMax_label: !panel.log } }),
       tooltip: { ...common(colours).tooltip, trigger: panel.lines.some((line) => line.alone) ? "item" : "axis",
         formatter: (given) => {
           const all = (Array.isArray(given) ? given : [given]).filter((one) => there(one.value?.[1]));
           if (!all.length) return "";
           const x = all[0].value[0];
-          return tip(`${panel.xLabel} ${words.get(x) ?? number(x)}`, all.map((one) => {
+          return tip(`${panel.x_label} ${words.get(x) ?? number(x)}`, all.map((one) => {
             const line = one.seriesId.startsWith("mean-") ? panel.lines[one.seriesId.slice(5)] : null;
             const i = one.dataIndex;
             const kind = line && panel.kinds ? `, ${panel.kinds[line.thin ? 1 : 0]}` : "";
@@ -175,7 +147,7 @@
     const ends = x.map((value, i) => [value, line.low[i], line.high[i]]).filter(([, low, high]) => there(low) && there(high));
     return { type: "custom", silent: true, z: 1, data: ends, encode: { x: 0, y: [1, 2] }, tooltip: { show: false }, clip: true,
       renderItem: (params, api) => {
-        if (line.marked || line.alone) {
+        if (line.marker || line.alone) {
           const [at, from] = api.coord([api.value(0), api.value(1)]);
           const [, to] = api.coord([api.value(0), api.value(2)]);
           return { type: "line", shape: { x1: at, y1: from, x2: at, y2: to }, style: { stroke: colour, lineWidth: 1.8 } };
@@ -198,15 +170,15 @@
     const longest = Math.max(...panel.bars.map((bar) => bar.label.length));
     const broken = longest > 25 && { width: longest > 50 ? 180 : 150, overflow: "break", lineHeight: 13 };
     return { ...common(colours),
-      xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
+      xAxis: axis(colours, { type: "value", name: panel.x_label, nameGap: 26, min: left, max: right, splitNumber: 4,
         position: panel.bars.length > 12 ? "top" : "bottom", // in sight where the figure is taller than a screen
-        axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMax_label: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
         axisLabel: { color: colours.ink, fontSize: 11, interval: 0, ...broken } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
         formatter: ([{ dataIndex }]) => {
           const bar = panel.bars[dataIndex];
-          const rows = [[colourOf(bar), bar.more ? panel.xLabel : "mean", written(bar.at, panel)]];
+          const rows = [[colourOf(bar), bar.more ? panel.x_label : "mean", written(bar.estimate, panel)]];
           if (there(bar.low)) rows.push(["", "interval", span(bar.low, bar.high, panel)]);
           if (bar.seeds) rows.push(["", bar.seeds.length > 1 ? "seeds" : "seed", listed(bar.seeds, panel, ", ")]);
           return tip(bar.label, rows, bar.more);
@@ -214,7 +186,7 @@
       series: [
         // What the row under the pointer is known by
         { type: "scatter", symbol: "diamond", z: 4, emphasis: { disabled: true },
-          data: panel.bars.map((bar, i) => ({ value: [bar.at ?? 0, i], itemStyle: { color: colourOf(bar) } })), symbolSize: (_, { dataIndex }) => there(panel.bars[dataIndex].at) ? 12 : 0 },
+          data: panel.bars.map((bar, i) => ({ value: [bar.estimate ?? 0, i], itemStyle: { color: colourOf(bar) } })), symbolSize: (_, { dataIndex }) => there(panel.bars[dataIndex].estimate) ? 12 : 0 },
         { type: "custom", silent: true, z: 3, data: intervals, encode: { x: [0, 1], y: 2 }, tooltip: { show: false },
           renderItem: (_, api) => {
             const [low, high] = [api.value(0), api.value(1)];
@@ -257,7 +229,7 @@
       } };
   }
 
-  const place = (panel, x, y, value) => tip(panel.title, [["", panel.xLabel || "x", number(x)], ["", panel.yLabel || "y", number(y)],
+  const place = (panel, x, y, value) => tip(panel.title, [["", panel.x_label || "x", number(x)], ["", panel.y_label || "y", number(y)],
     ["", panel.label || "value", number(value)]]);
 
   function contours(panel, state, spec) {
@@ -266,7 +238,7 @@
     const side = (values, name, gap) => axis(colours, { type: "category", data: values, name, nameGap: gap, splitLine: { show: false },
       axisLabel: { ...axis(colours).axisLabel, interval: (i) => [0, (values.length - 1) / 2, values.length - 1].includes(i),
         formatter: (value) => tick(Number(value)) } });
-    return { ...common(colours), xAxis: side(panel.x, panel.xLabel, 24), yAxis: side(panel.y, panel.yLabel, 34),
+    return { ...common(colours), xAxis: side(panel.x, panel.x_label, 24), yAxis: side(panel.y, panel.y_label, 34),
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value) },
       series: [cells(data, spec.colours, panel.limits, 1, colours.ink)] };
   }
@@ -382,7 +354,7 @@
     const dotted = spec.kind === "bars" && spec.panels.some((panel) => panel.bars.some((one) => one.seeds));
     if (seeded.length) {
       const select = make("select");
-      const names = [...new Set(seeded.flatMap((line) => line.names))];
+      const names = [...new Set(seeded.flatMap((line) => line.seed_names))];
       for (const [value, words] of [["all", "all seeds"], ["none", "no seeds"], ...names.map((name) => [name, `seed ${name}`])])
         select.append(make("option", { value }, words));
       select.value = state.seeds;
@@ -433,8 +405,8 @@
     }
 
     async read() {
-      this.spec = JSON.parse(await unpacked(this.plot.querySelector(".values")), unfolded);
-      this.state.seeds ||= (this.spec.panels[0].lines || []).some((line) => line.onDemand) ? "none" : "all";
+      this.spec = JSON.parse(await unpacked(this.plot.querySelector(".values")));
+      this.state.seeds ||= (this.spec.panels[0].lines || []).some((line) => line.seeds_on_demand) ? "none" : "all";
     }
 
     async show(echarts) {

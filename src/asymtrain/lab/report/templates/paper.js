@@ -45,18 +45,9 @@
   });
 
   async function take(table, ending, words) {
-    await filled;
     texts ??= JSON.parse(await unpacked(document.getElementById("texts")));
-    const done = await copy(ending === "csv" ? texts.csv[table] : written(table, ending));
+    const done = await copy(texts[ending][table]);
     tell(done ? `Copied as ${words}` : `Not copied: take the file .${ending} beside this page`);
-  }
-
-  // As `Writing` in export.py does it
-  function written(table, ending) {
-    const [above, below] = texts[ending][table];
-    const { start, between, end, signs, minus } = texts.writing[ending];
-    const words = (text) => [...text].map((sign) => signs[sign] ?? sign).join("").replace(/(?<![\w)])-(?=\d)/g, () => minus);
-    return above + cells.get(table).map((row) => `${start}${row.map(words).join(between)}${end}\n`).join("") + below;
   }
 
   // From the page itself, so that it also works where the page has been sent without its files.
@@ -78,11 +69,6 @@
     script.insertAdjacentHTML("afterend", JSON.parse(await unpacked(script)));
   }));
 
-  // The texts of each table's rows, in the order in which they came
-  const cells = new Map();
-  const textsOf = (row) => [...row.cells].flatMap((cell) =>
-    Array(cell.colSpan).fill(cell.textContent.trim().replace(/\s+/g, " ")));
-
   // Tables come a second time, with their links and with the rows of all readings: compressed they take little room.
   const filled = (async () => {
     const boxes = all(".table .scroll");
@@ -90,7 +76,6 @@
     whole.innerHTML = JSON.parse(await unpacked(document.querySelector(".tables")));
     [...whole.content.children].forEach((table, i) => {
       boxes[i].replaceChildren(table);
-      cells.set(table.closest(".table").id.slice("table-".length), [...table.tBodies[0].rows].map(textsOf));
       link(table);
       const others = otherReadings(table);
       const absent = all("tbody tr", table).filter((row) =>

@@ -4,8 +4,8 @@ How a number goes, each step a file:
 
     numbers, claims          what the paper prints (`printed/*.csv`) and claims
     study                    how it is reproduced: readings, sizes, seeds; words of the paper become specs
-    running, measurements    trains and measures what recipes need, into a store
-    snapshot                 what the store holds, read once
+    blocks                   parts of recipes that are run in one go; `studies.frame` trains them into a store
+    measurements             what is measured beside training, and how
     recipes/                 which rows a table or figure rests on, and how they become it (`recipe`)
       comparisons, searches    Plain against Asymmetric, seed by seed; settings that a search chose
       tables, figures          the columns, cells and lines that recipes share
@@ -14,3 +14,65 @@ How a number goes, each step a file:
     texts.toml               sentences of verdicts and contradictions; numbers are filled in
     page, spec_index         one HTML file, with every table, figure and spec behind a number
 """
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.lab.studies.study import Block, JudgedPage, Study
+
+if TYPE_CHECKING:
+    from asymtrain.lab.studies.paper.study import Scope
+    from asymtrain.lab.studies.snapshot import Snapshot
+
+
+class Paper(Study):
+    """Reproduce the paper: its tables and figures as recipes, beside its own numbers."""
+
+    name = "paper"
+    blocks_are = "block of the reproduction"
+    in_results = "*200-epochs*"
+    measures = True
+    run_block = "next --block"
+    has_own_commands = True
+
+    @property
+    def blocks(self) -> Mapping[str, Block]:
+        from asymtrain.lab.studies.paper import blocks
+
+        return blocks.BLOCKS
+
+    def scope(self, *, quick: bool = False) -> "Scope":
+        from asymtrain.lab.studies.paper.study import SIZES, Scope
+
+        return Scope() if quick else Scope(sizes=SIZES["paper"], precision="bf16")
+
+    def page(self, scope: Any, known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+        """The verdicts; `paper.page.write_paper` writes one of all tables and figures."""
+        from asymtrain.lab.studies.paper.page import verdict_page
+
+        return verdict_page(scope, known)
+
+    def is_small(self, scope: "Scope") -> bool:
+        return scope.sizes.scale == "quick"
+
+    def is_rated(self, scope: "Scope", known: "Snapshot", device: str) -> bool:
+        from asymtrain.lab.studies.timing import is_timed
+
+        timed = {run.spec.precision for run in known.runs.values() if is_timed(run, device)}
+        return scope.precision in {"bf16" if device == "cuda" else "fp32", *timed}
+
+    def measure(self, wanted: Sequence[Any], store: Path, device: str | None, data_root: Path | None) -> Iterator[Any]:
+        from asymtrain.lab.studies.paper.measurements import Workplace, take
+
+        return take(wanted, Workplace(store, device, data_root))
+
+    def measurement_seconds(
+        self, wanted: Sequence[Any], known: "Snapshot", device: str, workers: int, *, small: bool
+    ) -> float:
+        from asymtrain.lab.studies.paper.measurements import measurement_seconds
+
+        return measurement_seconds(wanted, known, device, workers, small)
+
+
+STUDY = Paper()

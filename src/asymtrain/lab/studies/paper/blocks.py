@@ -1,50 +1,16 @@
-"""The reproduction in blocks: what is trained and measured in one go and worth keeping alone, by information a minute.
-
-A block is parts of recipes, and the readings or the precision under which they are looked at. What a store holds of it
-counts, whichever command has trained it.
-"""
+"""The reproduction in blocks, by information a minute: parts of recipes, and the readings or precision they take."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 
-from asymtrain.errors import unknown_name
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, needs_of, part_of
+from asymtrain.lab.studies.paper.recipe import Recipe, part_of
 from asymtrain.lab.studies.paper.recipes import RECIPES
 from asymtrain.lab.studies.paper.recipes.variants import needs_for
-from asymtrain.lab.studies.paper.running import Missing, missing_of
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, Study, parse_readings
+from asymtrain.lab.studies.paper.study import ARCHS, parse_readings
+from asymtrain.lab.studies.study import Block
 
 LARGE = ("cnn", "vit")
-
-
-@dataclass(frozen=True)
-class Block:
-    """Parts of recipes that are done together."""
-
-    name: str
-    title: str
-    recipes: tuple[Recipe, ...]  # what each of them needs is what the block needs
-    readings: tuple[str, ...] = ()  # beside the primary one
-    precision: str = ""  # in place of the study's
-
-    def study(self, study: Study) -> Study:
-        """The study as the block looks at it."""
-        return dataclasses.replace(
-            study, readings=parse_readings(self.readings), precision=self.precision or study.precision
-        )
-
-    def needs(self, study: Study, known: Snapshot) -> Needs:
-        return needs_of(self.recipes, self.study(study), known)
-
-    def left(self, study: Study, known: Snapshot) -> Missing:
-        return missing_of(self.needs(study, known), known)
-
-    @property
-    def command(self) -> str:
-        return f"asymtrain paper next --block {self.name}"
 
 
 def _parts(names: str, archs: Collection[str] = ARCHS) -> tuple[Recipe, ...]:
@@ -88,24 +54,14 @@ BLOCKS: Mapping[str, Block] = {
             "all-active",
             "CNN and ViT: Tables 1 to 4 with all branches active; Table 16",
             (*_parts("table1 table2 table3 table4", LARGE), *_parts("table16")),
-            readings=("all",),
+            {"readings": parse_readings(["all"])},
         ),
         Block(
             "ordinary",
             "Tables 1 and 3 with a cosine schedule, flips and shifts",
             _parts("table1 table3"),
-            readings=("ordinary",),
+            {"readings": parse_readings(["ordinary"])},
         ),
-        Block("precision", "CNN and ViT: Table 3 in TF32", _parts("table3", LARGE), precision="tf32"),
+        Block("precision", "CNN and ViT: Table 3 in TF32", _parts("table3", LARGE), {"precision": "tf32"}),
     )
 }
-
-
-def get_block(name: str) -> Block:
-    if name not in BLOCKS:
-        raise unknown_name("block of the reproduction", name, BLOCKS)
-    return BLOCKS[name]
-
-
-def first_unfinished(study: Study, known: Snapshot) -> Block | None:
-    return next((block for block in BLOCKS.values() if not block.left(study, known).is_empty), None)

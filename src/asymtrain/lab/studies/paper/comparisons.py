@@ -13,11 +13,11 @@ import numpy as np
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.stages import with_settings
 from asymtrain.lab.statistics import Interval, t_interval
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, accuracy
 from asymtrain.lab.studies.paper.numbers import Hyperparameters, Printed, cells
-from asymtrain.lab.studies.paper.recipe import Needs
-from asymtrain.lab.studies.paper.snapshot import Snapshot, accuracy
-from asymtrain.lab.studies.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, unique
+from asymtrain.lab.studies.paper.study import Reading, Scope, asymmetric_spec, over_seeds, plain_spec, unique
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Comparison:
 
 
 def compare(
-    study: Study,
+    study: Scope,
     reading: Reading,
     label: str,
     heading: tuple[str | float, ...],
@@ -67,7 +67,7 @@ def compare(
     return Comparison(label, heading, arch, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)
 
 
-def needs_of(study: Study, comparisons: Sequence[Comparison], *searches: Needs) -> Needs:
+def needs_of(study: Scope, comparisons: Sequence[Comparison], *searches: Needs) -> Needs:
     """The searches' trials, then the runs of the comparisons that can be named."""
     specs = unique([*(search.specs for search in searches), specs_of(comparisons)])
     later = {group: count for search in searches for group, count in search.later.items()}

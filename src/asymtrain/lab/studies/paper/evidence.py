@@ -6,7 +6,14 @@ diverged run stays in, at chance accuracy. Where a seed has several draws (lands
 values here are means over them: a seed counts once.
 """
 
+import dataclasses
 from dataclasses import dataclass
+
+from asymtrain.lab.runs import Run
+from asymtrain.lab.studies.paper.study import Reading
+from asymtrain.lab.studies.timing import class_count
+
+LAST = 20  # epochs behind the reading `last20`
 
 
 @dataclass(frozen=True)
@@ -54,3 +61,21 @@ class Quantity:
 
 
 Evidence = Effect | Quantity
+
+
+def accuracy(run: Run, reading: Reading) -> float:
+    """Test accuracy as a reading takes it; a diverged run counts at chance."""
+    if run.outcome == "diverged":
+        return 1 / class_count(run.spec)
+    if reading.accuracy == "last20":
+        tail = [epoch.test_accuracy for epoch in run.history[-LAST:]]
+        assert None not in tail, f"{run.spec.id} was not tested at every epoch"
+        return sum(tail) / len(tail)  # type: ignore[arg-type]
+    best = run.best_validation if reading.accuracy == "best" else None
+    tested = run.test_accuracy if best is None else best.test_accuracy
+    assert tested is not None, f"{run.spec.id} was trained without test accuracy"
+    return tested
+
+
+def first_epochs(run: Run, count: int) -> Run:
+    return dataclasses.replace(run, history=run.history[:count])

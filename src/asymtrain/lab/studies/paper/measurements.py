@@ -6,7 +6,7 @@ Each kind says what it wants of a study and how it is taken; values go into the 
 import base64
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ from asymtrain.lab.store import Store
 from asymtrain.lab.store.provenance import current
 from asymtrain.lab.studies.paper.numbers import hyperparameters
 from asymtrain.lab.studies.paper.recipe import Measuring
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values
+from asymtrain.lab.studies.paper.study import Reading, Scope, asymmetric_spec, over_seeds, plain_spec, table_values
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.timing import PASSES, RULE, SMALL, estimate
 
 # What measures loads torch and is imported where it measures: recipes only say what they want.
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, 
 MAP_DIGITS = 5  # of a kept map: more than a figure can show
 
 
-def attention_epochs(study: Study) -> tuple[int, ...]:
+def attention_epochs(study: Scope) -> tuple[int, ...]:
     return tuple(sorted({*(study.at(epoch) for epoch in (*ATTENTION_EPOCHS, *BETWEEN)), study.epochs}))
 
 
-def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[Measuring, ...]:
+def attentions_wanted(study: Scope, reading: Reading, variant: str) -> tuple[Measuring, ...]:
     """One for each seed of a variant: the runs of Table 1 at N = 20. The first keeps maps for the figures.
 
     The name has the epochs: the same run looked at elsewhere is another measurement.
@@ -129,7 +130,7 @@ def total_alpha(arch: str) -> float:
 
 
 def landscapes_wanted(
-    study: Study, known: Snapshot, arch: str, dataset: str, loss: Loss = "main"
+    study: Scope, known: Snapshot, arch: str, dataset: str, loss: Loss = "main"
 ) -> tuple[Measuring, ...]:
     """One for each seed, on Plain: all redundancies share its weights. The first of a case keeps surfaces for a figure.
 
@@ -198,13 +199,37 @@ def _surfaces(result: Landscape, keep: int) -> dict[str, Any]:
     return value
 
 
+SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
+# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of the paper's
+# ViT, 65 s a network in float32, and CNN, 38 s in TF32, on an H200 (results/200-epochs-landscapes).
+SLOWER = {"cuda": {"fp32": 7, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
+
+
+def measurement_seconds(wanted: Sequence[Measuring], known: Snapshot, device: str, workers: int, small: bool) -> float:
+    """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
+    again = {
+        measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
+        for measuring in wanted
+        if max(measuring.epochs) > 0
+    }
+    # One process measures: on a CPU the other cores help little.
+    trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    forward = 0.0
+    for first, *_ in passes_of(measuring for measuring in wanted if measuring.kind == "landscape"):
+        settings = first.settings
+        images = SURFACES * settings.draws * settings.grid**2 * settings.sample
+        forward += images * SLOWER[device][settings.precision] / (PASSES * rule[first.spec.arch])
+    return trained + forward
+
+
 # Two identities: a stripped network is one that never had branches, and idle branches change no weight
 
 MANY = 20
 IMAGES = 64
 
 
-def identity_wanted(study: Study, arch: str) -> Measuring:
+def identity_wanted(study: Scope, arch: str) -> Measuring:
     """Both identities of one run, after one epoch; one seed shows an identity."""
     spec = asymmetric_spec(study, study.readings[0], arch, "cifar100", table_values(study, arch, MANY), MANY)
     return Measuring("identity", "identity", spec, (1,))

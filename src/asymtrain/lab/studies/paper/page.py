@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
-from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
+from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
@@ -24,9 +24,10 @@ from asymtrain.lab.report.table import Table, duration, table_json
 from asymtrain.lab.studies.paper import verdicts
 from asymtrain.lab.studies.paper.contradictions import Contradiction, contradictions, single_activation
 from asymtrain.lab.studies.paper.evidence import Quantity
-from asymtrain.lab.studies.paper.recipe import RecipeResult
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult, build_result
+from asymtrain.lab.studies.paper.recipes import RECIPES
 from asymtrain.lab.studies.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
-from asymtrain.lab.studies.paper.study import PRIMARY, Study
+from asymtrain.lab.studies.paper.study import PRIMARY, Scope
 from asymtrain.lab.studies.paper.summary import (
     BANDED,
     HEADLINE,
@@ -40,6 +41,8 @@ from asymtrain.lab.studies.paper.summary import (
 )
 from asymtrain.lab.studies.paper.tables import READING
 from asymtrain.lab.studies.paper.verdicts import LIMITS, JudgedPart, Judgement, tested_by
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 NAME = "paper"
@@ -63,7 +66,7 @@ def write_paper(
     out: Path,
     results: Sequence[RecipeResult],
     judgements: Sequence[Judgement],
-    study: Study,
+    study: Scope,
     command: str,
     specs: SpecsUsed | None = None,
 ) -> dict[str, Path]:
@@ -86,6 +89,22 @@ def write_paper(
     return {kind: out / file for kind, (file, _) in texts.items()}
 
 
+def judge_recipes(
+    recipes: Iterable[Recipe], study: Scope, known: Snapshot
+) -> tuple[list[RecipeResult], list[Judgement]]:
+    """What a store's rows make of recipes, and the verdicts on the claims that these test."""
+    results = [build_result(recipe, study, known) for recipe in recipes]
+    return results, tested_by(results, verdicts.judge_results(results))
+
+
+def verdict_page(study: Scope, known: Snapshot) -> JudgedPage:
+    """The verdicts on all claims as a table and as a figure."""
+    results, judgements = judge_recipes(RECIPES.values(), study, known)
+    table, figure = verdict_table(judgements), forest(judgements)
+    values = {"claims": document(results, judgements, study)["claims"], "table": table_json(table)}
+    return JudgedPage(title(judgements), lead(study), [table], values, [figure], [conclusion(judgements)])
+
+
 def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
     """The verdicts and their history as tables, and the figure of effects, as `write_paper` names them."""
     tables = (verdict_table(judgements), history_table(judgements))
@@ -105,7 +124,7 @@ RESULT_FIELDS = (
 FIGURE_FIELDS = ("name", "title", "caption", "missing")
 
 
-def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study) -> dict[str, Any]:
+def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Scope) -> dict[str, Any]:
     return {
         "study": {
             "scale": study.sizes.scale,
@@ -141,7 +160,7 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
 def render_paper(
     results: Sequence[RecipeResult],
     judgements: Sequence[Judgement],
-    study: Study,
+    study: Scope,
     command: str,
     specs: SpecsUsed,
     drawings: Mapping[str, str] | None = None,
@@ -161,13 +180,8 @@ def render_paper(
     overview = forest(judged)
     figures = [overview, *(figure for result in results for figure in result.figures)]
     shown = [figure for figure in figures if not figure.missing]
-    # What the buttons copy: rows of Markdown and LaTeX are written by the page's script, of the cells that it shows.
-    texts = {
-        "writing": {"md": dataclasses.asdict(MARKDOWN), "tex": dataclasses.asdict(LATEX)},
-        "md": {table.name: around_markdown(table) for table in _tables(results)},
-        "tex": {table.name: around_latex(table) for table in _tables(results)},
-        "csv": {table.name: as_csv(table) for table in _tables(results)},
-    }
+    tables = _tables(results)
+    texts = {ending: {table.name: write(table) for table in tables} for ending, (_, write) in FORMATS.items()}
     return render_template(
         "paper.html.j2",
         name=NAME,
@@ -221,7 +235,7 @@ def title(judgements: Sequence[Judgement]) -> str:
     return f"The paper, reproduced{came_out}"
 
 
-def lead(study: Study) -> str:
+def lead(study: Scope) -> str:
     size = f"{counted(len(study.seeds), 'seed')}, {counted(study.epochs, 'epoch')}"
     text = f"Each number of the paper beside ours: {size}."
     if study.stand_in:
@@ -258,7 +272,7 @@ def is_folded(table: Table, result: RecipeResult) -> bool:
     return any(table.name.startswith(f"{other.name}-") for other in result.tables)
 
 
-def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:
+def _facts(results: Sequence[RecipeResult], study: Scope, command: str) -> dict[str, str]:
     devices = sorted({device for result in results for device in result.devices})
     versions = dict.fromkeys(f"{name} {text}" for result in results for name, text in result.versions.items())
     return {

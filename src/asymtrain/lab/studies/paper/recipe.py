@@ -15,10 +15,12 @@ from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store.provenance import joined_versions
+from asymtrain.lab.studies.frame import missing_of
 from asymtrain.lab.studies.paper.claims import claim
 from asymtrain.lab.studies.paper.evidence import Evidence
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, READINGS, Study, title_for
+from asymtrain.lab.studies.paper.study import ARCHS, READINGS, Scope, title_for
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 
 @dataclass(frozen=True)
@@ -37,28 +39,6 @@ class Measuring:
     def title(self) -> str:
         spec, what = self.spec, f", {self.what}" if self.what else ""
         return f"{self.kind} of {spec.arch} {spec.variant} seed {spec.seed}{what}"
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Trainings and measurements, and how many trainings (at most) wait for others before they can be named.
-
-    `later` has a backbone and a name for each group of them, so that what several recipes wait for is counted once.
-    """
-
-    specs: tuple[RunSpec, ...] = ()
-    measurements: tuple[Measuring, ...] = ()
-    later: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-    def progress(self, known: Snapshot) -> dict[str, int]:
-        """How many runs and measurements it takes, and how many of them are there."""
-        measured = [known.values(wanted.spec, wanted.name) is not None for wanted in self.measurements]
-        return {
-            "runs_needed": len(self.specs) + sum(self.later.values()),
-            "runs_there": len(known.of(self.specs)),
-            "measurements_needed": len(measured),
-            "measurements_there": sum(measured),
-        }
 
 
 @dataclass(frozen=True)
@@ -81,8 +61,8 @@ class Recipe:
     question: str
     how: str
     claims: tuple[str, ...]
-    needs: Callable[[Study, Snapshot], Needs]
-    make: Callable[[Study, Snapshot], RecipeOutput]
+    needs: Callable[[Scope, Snapshot], Needs]
+    make: Callable[[Scope, Snapshot], RecipeOutput]
     beyond: bool = False  # beyond the paper: a table or figure that it does not have
 
 
@@ -119,7 +99,7 @@ class RecipeResult:
         return cells + sum(figure.missing for figure in self.figures)
 
 
-def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
+def build_result(recipe: Recipe, study: Scope, known: Snapshot) -> RecipeResult:
     """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
     needs, output = recipe.needs(study, known), recipe.make(study, known)
     # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
@@ -139,7 +119,7 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
         tuple(_beside_paper(table, study) for table in output.tables),
         output.figures,
         judged.evidence,
-        **needs.progress(known),
+        **missing_of(needs, known).progress,
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
         versions=joined_versions(versions),
@@ -149,7 +129,7 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     )
 
 
-def _beside_paper(table: Table, study: Study) -> Table:
+def _beside_paper(table: Table, study: Scope) -> Table:
     """The table with a note on its differences to the paper; without them where the study trains something else."""
     title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
     if not study.stand_in:
@@ -157,15 +137,6 @@ def _beside_paper(table: Table, study: Study) -> Table:
     shown = [not difference for difference in against]
     columns, rows = tuple(compress(table.columns, shown)), tuple(tuple(compress(row, shown)) for row in table.rows)
     return dataclasses.replace(table, title=title, columns=columns, rows=rows)
-
-
-def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
-    """The needs of several recipes, each run and measurement once."""
-    needs = [recipe.needs(study, known) for recipe in recipes]
-    specs = dict.fromkeys(spec for part in needs for spec in part.specs)
-    measurements = {(wanted.spec.id, wanted.name): wanted for part in needs for wanted in part.measurements}
-    later = {group: count for part in needs for group, count in part.later.items()}
-    return Needs(tuple(specs), tuple(measurements.values()), later)
 
 
 def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
@@ -180,7 +151,7 @@ def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
     )
 
 
-def parts_of(recipes: Iterable[Recipe], study: Study, archs: Collection[str]) -> tuple[Recipe, ...]:
+def parts_of(recipes: Iterable[Recipe], study: Scope, archs: Collection[str]) -> tuple[Recipe, ...]:
     """The recipes' parts of these backbones, without recipes that have nothing of them."""
     parts = [part_of(recipe, archs) for recipe in recipes]
     return tuple(part for part in parts if part.needs(study, Snapshot()) != Needs())
@@ -194,10 +165,10 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
     """
     others = set(ARCHS) - set(archs)
 
-    def needs(study: Study, known: Snapshot) -> Needs:
+    def needs(study: Scope, known: Snapshot) -> Needs:
         return of_archs(recipe.needs(study, known), archs)
 
-    def make(study: Study, known: Snapshot) -> RecipeOutput:
+    def make(study: Scope, known: Snapshot) -> RecipeOutput:
         # What was measured of other backbones' specs is left out: figures of it are theirs alone. Their runs stay: a
         # note may say what they have settled.
         hidden = {wanted.spec.id for wanted in recipe.needs(study, known).measurements if wanted.spec.arch in others}

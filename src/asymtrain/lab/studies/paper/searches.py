@@ -14,16 +14,17 @@ from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.search import STRATEGIES, Search, SearchResult, StageResult, Trial, replay
 from asymtrain.lab.studies.paper.numbers import Hyperparameters
-from asymtrain.lab.studies.paper.recipe import Needs
-from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count
-from asymtrain.lab.studies.paper.study import PRIMARY, Sizes, Study, asymmetric_spec, table_values
+from asymtrain.lab.studies.paper.study import PRIMARY, Scope, Sizes, asymmetric_spec, table_values
 from asymtrain.lab.studies.paper.tables import NOTHING, N, headings_of, number, percent
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
+from asymtrain.lab.studies.timing import class_count
 
 TRIED = 3  # branches at each point in Table 16
 START = 1.0  # alpha while Asymmetric's learning rate and weight decay are searched: the two losses as they are
 
 
-def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) -> Search:
+def gold_search(study: Scope, arch: str, dataset: str, *, fair: bool = False) -> Search:
     """The three-stage search of one backbone on one dataset. With one live branch it is the same for every N.
 
     With `fair` its last round also has trials for Plain; the other trials are the same runs.
@@ -34,7 +35,7 @@ def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) ->
     return _search("gold", base, study.sizes, study.search_epochs, alphas, fair)
 
 
-def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> Search:
+def dual_of(study: Scope, arch: str, activation: str, *, fair: bool = False) -> Search:
     """The search of Table 16: Plain and Asymmetric each by itself, three branches, all or one active.
 
     `fair` as in `gold_search`; Plain's trials are the same runs, whichever branches are active.
@@ -77,12 +78,12 @@ def chosen(search: Search, known: Snapshot) -> Mapping[str, Hyperparameters] | N
     }
 
 
-def is_searched(study: Study, dataset: str) -> bool:
+def is_searched(study: Scope, dataset: str) -> bool:
     """Does the study search this dataset's settings? The paper prints those of CIFAR-100."""
     return dataset == "cifar10" and study.hyperparameters == "searched"
 
 
-def values_for(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
+def values_for(study: Scope, known: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
     """Settings of both sides of a comparison; None while the search for them is not finished."""
     if not is_searched(study, dataset):
         return table_values(study, arch, redundancy)
@@ -90,7 +91,7 @@ def values_for(study: Study, known: Snapshot, arch: str, dataset: str, redundanc
     return None if settings is None else settings["asymmetric"]
 
 
-def waiting(study: Study, known: Snapshot, arch: str, dataset: str) -> Needs:
+def waiting(study: Scope, known: Snapshot, arch: str, dataset: str) -> Needs:
     return trials(gold_search(study, arch, dataset), known) if is_searched(study, dataset) else Needs()
 
 
@@ -104,7 +105,7 @@ def trials(search: Search, known: Snapshot) -> Needs:
     return Needs(specs, later={(base.arch, name): result.runs_left - len(result.missing)})
 
 
-def settled(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
+def settled(study: Scope, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
     values = values_for(study, known, arch, dataset, redundancy)
     if values is None:
         return "Its settings are those that the search of Table 13 chooses, which is not finished."

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.studies.paper.recipe import Recipe
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import READINGS, Study
+from asymtrain.lab.studies.paper.study import READINGS, Scope
+from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.models import display_name
 
 NOT_RUN = "not yet run"
@@ -89,7 +89,7 @@ class SpecIndex:
         return sum(len(listing.specs) for listing in self.listings)
 
 
-def specs_behind(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> SpecsUsed:
+def specs_behind(recipes: Iterable[Recipe], study: Scope, known: Snapshot) -> SpecsUsed:
     specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
     for recipe in recipes:

@@ -1,4 +1,4 @@
-"""A `Study` is how the paper is reproduced: under which readings, how large, with which seeds.
+"""A `Scope` is how the paper is reproduced: under which readings, how large, with which seeds.
 
 It turns the paper's words (a backbone, a dataset, a redundancy) into specs, in one place, so that recipes that mean the
 same run name the same spec and nothing is trained twice.
@@ -177,7 +177,7 @@ LONG = 100  # epochs that the paper's learning curves show
 
 
 @dataclass(frozen=True)
-class Study:
+class Scope:
     """What is asked for; everything that is left out is the scale's."""
 
     sizes: Sizes = SIZES["quick"]
@@ -227,12 +227,12 @@ class Study:
         return f"small networks on {'a part of CIFAR' if self.data == 'cifar' else 'shapes'}"
 
 
-def stands_note(study: Study, epochs: Sequence[int]) -> str:
+def stands_note(study: Scope, epochs: Sequence[int]) -> str:
     """A sentence for a table of a study that is too short for the paper's epochs."""
     return f"The epochs stand for {', '.join(map(str, epochs))}. " if study.window < epochs[-1] else ""
 
 
-def readings_for(study: Study, redundancy: int, *parts: Part) -> list[Reading]:
+def readings_for(study: Scope, redundancy: int, *parts: Part) -> list[Reading]:
     """The primary reading, and those that change one of these parts for this redundancy."""
     return [
         reading
@@ -243,13 +243,13 @@ def readings_for(study: Study, redundancy: int, *parts: Part) -> list[Reading]:
     ]
 
 
-def table_values(study: Study, arch: str, redundancy: int) -> Hyperparameters:
+def table_values(study: Scope, arch: str, redundancy: int) -> Hyperparameters:
     """Table 13's learning rate, weight decay and alpha; a small scale has learning rates of its own."""
     values = hyperparameters(arch, redundancy)
     return dataclasses.replace(values, learning_rate=study.sizes.learning_rate.get(arch, values.learning_rate))
 
 
-def data_fields(study: Study, dataset: str) -> dict[str, Any]:
+def data_fields(study: Scope, dataset: str) -> dict[str, Any]:
     """Fields of a spec that say what is learnt, for one of the paper's datasets."""
     if dataset not in FULL:
         raise unknown_name("dataset of the paper", dataset, FULL)
@@ -258,7 +258,7 @@ def data_fields(study: Study, dataset: str) -> dict[str, Any]:
     return {"dataset": dataset, **get_scale(study.sizes.scale).datasets.get(dataset, {})}
 
 
-def shown_dataset(study: Study, dataset: str) -> str:
+def shown_dataset(study: Scope, dataset: str) -> str:
     """What the study learns in place of one of the paper's datasets, for a reader."""
     name, fields = NAMES[dataset], data_fields(study, dataset)
     if fields["dataset"] == dataset:
@@ -267,13 +267,13 @@ def shown_dataset(study: Study, dataset: str) -> str:
     return f"{fields['dataset']} with {classes} classes (for {name})"
 
 
-def title_for(study: Study, title: str) -> str:
+def title_for(study: Scope, title: str) -> str:
     """The title with what the study learns in place of the datasets of the paper that it names."""
     datasets = {name: dataset for dataset, name in NAMES.items()}
     return re.sub("CIFAR-100?", lambda found: shown_dataset(study, datasets[found[0]]), title)
 
 
-def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:
+def few_shot_size(study: Scope, dataset: str, per_class: int) -> int | None:
     """Images a class that stand for the paper's number; None is all of them."""
     if per_class >= FULL[dataset]:
         return None
@@ -284,7 +284,7 @@ def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:
     return study.sizes.few_shot.get(dataset, {}).get(per_class, per_class)
 
 
-def plain_spec(study: Study, arch: str, dataset: str, values: Hyperparameters, **fields: Any) -> RunSpec:
+def plain_spec(study: Scope, arch: str, dataset: str, values: Hyperparameters, **fields: Any) -> RunSpec:
     """The Plain spec of the study's first seed."""
     common = {
         "epochs": study.epochs,
@@ -300,7 +300,7 @@ def plain_spec(study: Study, arch: str, dataset: str, values: Hyperparameters, *
 
 
 def asymmetric_spec(
-    study: Study,
+    study: Scope,
     reading: Reading,
     arch: str,
     dataset: str,
@@ -321,7 +321,7 @@ def asymmetric_spec(
     return dataclasses.replace(plain, **{"redundancy": redundancy, "alpha": values.alpha, **chosen})
 
 
-def over_seeds(study: Study, spec: RunSpec) -> tuple[RunSpec, ...]:
+def over_seeds(study: Scope, spec: RunSpec) -> tuple[RunSpec, ...]:
     return _with_seeds(spec, tuple(study.seeds))
 
 

@@ -19,10 +19,11 @@ from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
 from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
-from asymtrain.lab.studies.paper.evidence import Effect
+from asymtrain.lab.studies.paper.evidence import Effect, first_epochs
 from asymtrain.lab.studies.paper.numbers import Printed
-from asymtrain.lab.studies.paper.snapshot import Snapshot, count_test_images, first_epochs
 from asymtrain.lab.studies.paper.study import PRIMARY
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.timing import count_test_images
 from asymtrain.models import display_name
 
 Ids = tuple[str, ...]

@@ -46,7 +46,16 @@ from typing import Literal, get_args
 import numpy as np
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+from asymtrain.lab.statistics import (
+    Interval,
+    cohen_d_av,
+    direction,
+    equivalence_p,
+    holm,
+    is_within,
+    t_interval,
+    welch_interval,
+)
 from asymtrain.lab.studies.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, Quantity
 from asymtrain.lab.studies.paper.numbers import COMPARED, cells, texts
@@ -138,10 +147,10 @@ def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
 
 def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling:
     """The ruling by an interval, in the way that the part asks for."""
-    side = _sign(interval)
+    side = direction(interval.low, interval.high)
     if part.how in ("no effect", "near zero"):
         margin = _null_margin(part, limits)
-        if is_within(interval, margin):
+        if is_within(interval.low, interval.high, margin):
             return "Reproduced"
         # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
         outside = interval.low > margin or interval.high < -margin
@@ -153,7 +162,7 @@ def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling
         return "Contradicted"
     if side == part.sign:
         return "Reproduced" if paper is None or has_size(interval, paper, limits) else "Right direction, different size"
-    if is_within(interval, limits.margin(part)):
+    if is_within(interval.low, interval.high, limits.margin(part)):
         return "No effect"
     return "Inconclusive" if paper is None or not excludes_size(interval, paper, limits) else "Paper's size excluded"
 
@@ -171,18 +180,9 @@ def excludes_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> 
     return max(interval.low / paper, interval.high / paper) < limits.band_low
 
 
-def is_within(interval: Interval, margin: float) -> bool:
-    return -margin < interval.low and interval.high < margin
-
-
 def _null_margin(part: Part, limits: Limits) -> float:
     """Within which a part that says no effect, or near zero by the paper's own number, is reproduced."""
     return limits.band_high * abs(part.paper or 0.0) if part.how == "near zero" else limits.margin(part)
-
-
-def _sign(interval: Interval) -> int:
-    """Of an interval that excludes 0; 0 where it does not."""
-    return (interval.low > 0) - (interval.high < 0)
 
 
 def _is_same(part: Part, evidence: ByLabel) -> bool:
@@ -260,7 +260,7 @@ def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
         for sample, label in zip((values, changes), part.labels, strict=True)
     )
     rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
-    ruling = rulings[_sign(value) * _sign(change)]
+    ruling = rulings[direction(value.low, value.high) * direction(change.low, change.high)]
     p = max(value.p, change.p)
     return JudgedPart(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import holm
+from asymtrain.lab.statistics import Verdict, decide, holm
 from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
+from asymtrain.lab.studies.frame import Left, joined, missing_of
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
     ELSEWHERE,
@@ -24,24 +25,22 @@ from asymtrain.lab.studies.practice.protocol import (
     MODELS,
     NONE,
     Arm,
-    Block,
     Part,
-    Study,
+    Size,
     Task,
     final_specs,
 )
-from asymtrain.lab.studies.practice.running import Left, left_of
-from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, select
+from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Block
 
-MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
-LEVEL = 0.05  # of p, corrected
+MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
 _FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
 Comparison = tuple[Task, Arm, Arm]  # of the second arm with the third
-Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
 
 
 @dataclass(frozen=True)
@@ -121,19 +120,15 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        if self.row["n"] < self.wanted:
-            return "few seeds"
-        if self.p_holm is not None and self.p_holm < LEVEL:
-            return "helps" if self.row["points"] > 0 else "hurts"
-        low = self.row["points"] if self.row["points_low"] is None else self.row["points_low"]  # without spread
-        return "harmless" if low > -MARGIN else "open"
+        estimate, low, high, n = (self.row[name] for name in ("points", "points_low", "points_high", "n"))
+        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.wanted, margin=MARGIN).verdict
 
 
 @dataclass(frozen=True)
 class Results:
     """What the stored runs say."""
 
-    study: Study
+    study: Size
     selections: tuple[Selection, ...]  # where the second wave is missing, of the first
     # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
     selected: tuple[Effect, ...]
@@ -143,7 +138,7 @@ class Results:
     unfinished: tuple[tuple[Block, Left], ...]
 
 
-def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+def analyse(study: Size, known: Known, costs: Sequence[StepCost] = ()) -> Results:
     """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
 
     `costs` of steps go to the effects of the main table.
@@ -158,8 +153,9 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
-    unfinished = tuple(pair for pair in left if not pair[1].is_done)
+    wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
+    left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
+    unfinished = tuple(pair for pair in left if not pair[1].is_empty)
     return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
 
 
@@ -169,12 +165,13 @@ def is_recommended(results: Results) -> bool | None:
     Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one. Where
     Plain has the best rank there is no such setting.
     """
-    verdicts = [effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
+    effects = [effect for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
     if results.plain:
         return False
-    if len(verdicts) < len(MODELS) or "few seeds" in verdicts:
+    if len(effects) < len(MODELS) or any(effect.row["n"] < effect.wanted for effect in effects):
         return None
-    return "helps" in verdicts and set(verdicts) <= {"helps", "harmless"}
+    verdicts = {effect.verdict for effect in effects}
+    return "helps" in verdicts and verdicts <= {"helps", "no meaningful difference", "harmless"}
 
 
 def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
@@ -184,12 +181,12 @@ def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]
 
 def _tasks(part: Part) -> list[Task]:
     """Tasks of all blocks that ask for this part, models in the order of the protocol."""
-    tasks = [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+    tasks = [task for block in BLOCKS.values() for task in block.parts if task.part == part]
     datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
+def _comparisons(study: Size, part: Part, known: Known) -> list[Comparison]:
     """What is compared with what."""
     arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
     if part == "signal":  # without a control, the selected form would only repeat the main table
@@ -206,7 +203,7 @@ def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
 
 
-def _part_effects(study: Study, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
+def _part_effects(study: Size, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
     """Effects, corrected over the models that have the same arm on the same data."""
     effects = compare_arms(study, asked, known)
     families: dict[tuple[str, str], list[int]] = {}
@@ -227,7 +224,7 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def compare_arms(study: Study, asked: Iterable[Comparison], known: Known) -> list[Effect]:
+def compare_arms(study: Size, asked: Iterable[Comparison], known: Known) -> list[Effect]:
     """Each over the seeds of which both arms are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame

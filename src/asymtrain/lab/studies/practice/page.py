@@ -3,13 +3,13 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
-from asymtrain.lab.studies.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost, Verdict, is_recommended
+from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
+from asymtrain.lab.studies.practice.analysis import MARGIN, Effect, Results, StepCost, is_recommended
 from asymtrain.lab.studies.practice.protocol import (
     ALPHAS,
     ELSEWHERE,
@@ -21,9 +21,10 @@ from asymtrain.lab.studies.practice.protocol import (
     TUNED_BRANCHES,
     VARIATIONS,
     Part,
-    Study,
+    Size,
 )
 from asymtrain.lab.studies.practice.selection import Selection, Trial, mean_ranks
+from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
@@ -35,10 +36,10 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
-COLOURS = {"helps": "good", "hurts": "bad"}  # of verdicts; others are grey
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
-    f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
+    f"its interval shows no meaningful difference where it lies within {MARGIN:g} points on both sides of 0, and the "
+    f"arm is harmless where only its lower end does; otherwise it is inconclusive."
 )
 
 _TUNED_NOTE = (
@@ -48,20 +49,15 @@ _TUNED_NOTE = (
 )
 
 
-def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dict[str, Path]:
-    """Write practice.html, practice.json and the figures into the folder `out`."""
-    from asymtrain.lab.report.page import write_page
-
-    return write_page(
-        out,
-        "practice",
-        title="Branches in practice",
-        lead=_lead(results),
-        headline=_headline(results),
-        tables=tables(results),
-        figures=figures(results),
-        facts=facts,
-        document=document(results),
+def judged_page(results: Results) -> JudgedPage:
+    return JudgedPage(
+        "Branches in practice",
+        _lead(results),
+        tables(results),
+        document(results),
+        figures(results),
+        sentences(results),
+        _headline(results),
     )
 
 
@@ -74,11 +70,11 @@ def _headline(results: Results) -> tuple[str, str, str] | None:
     ends = interval(best.row["points_low"], best.row["points_high"])
     of = f"95% interval {value_text(ends, POINTS)}, " if ends else ""
     words = (
-        f"{counts['hurts']} hurt, {counts.total() - counts['helps'] - counts['hurts']} not clear. Largest gain: "
+        f"{counts['hurts']} hurt, {counts.total() - counts['helps'] - counts['hurts']} neither. Largest gain: "
         f"{best.task.title}, {value_text(best.row['points'], POINTS)} points "
         f"({of}{counted(best.row['n'], 'seed')}) with {best.arm.label}."
     )
-    return "helped" if counts["helps"] else "", f"{counts['helps']} of {counts.total()} helped", words
+    return "good" if counts["helps"] else "soft", f"{counts['helps']} of {counts.total()} helped", words
 
 
 def _lead(results: Results) -> str:
@@ -110,12 +106,12 @@ def sentences(results: Results) -> list[str]:
 
 
 def preset_sentence(results: Results) -> list[str]:
-    """Whether one setting suits all models, and what that rests on; nothing while that is open."""
+    """Whether one setting suits all models, and what that rests on; nothing while models are missing."""
     recommended = is_recommended(results)
     if recommended is None:
         return []
     verdicts = Counter(effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE)
-    counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
+    counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in VERDICTS if verdicts[verdict])
     why = f"Verdicts on the one that other families choose: {counts}"
     if results.plain:
         why = f"Where it is {' or '.join(results.plain)}, Plain has the best mean rank"
@@ -166,7 +162,7 @@ def _part_table(part: Part, results: Results) -> Table:
     return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
 
 
-def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
+def effects_table(name: str, title: str, effects: Sequence[Effect], study: Size, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
     named = {"Data": [study.data[effect.task.data].title for effect in effects]}
     if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
@@ -332,7 +328,8 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
 def missing_table(results: Results) -> Table:
     """The blocks that are not finished."""
     rows = make_rows(
-        (block.name, block.title, f"{len(left.stored)}/{left.needed}") for block, left in results.unfinished
+        (block.name, block.title, "{runs_there}/{runs_needed}".format(**left.progress))
+        for block, left in results.unfinished
     )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
@@ -365,7 +362,7 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
         # On one scale, or what an arm gains could not be seen beside the others.
         [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
         columns=max(1, len(panels)),
-        caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: not clear.",
+        caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: neither.",
     )
 
 
@@ -394,7 +391,7 @@ def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
     if any(other.task == effect.task and other.arm.name != effect.arm.name for other in beside):
         label.append(TITLES.get(effect.arm.name, effect.arm.name))
     row = effect.row
-    colour = COLOURS.get(effect.verdict, "soft")
+    colour = colour_of(effect.verdict)
     return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences, colour)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from asymtrain.errors import unknown_name
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.recipes import recipe_fields
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import get_scale
+from asymtrain.lab.studies.study import Block
 
 _OWN = "asymtrain.lab.practice.models"  # the module's name in stored specs, by which it is still found
 
@@ -65,7 +65,7 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Size:
     """How large the study is."""
 
     data: Mapping[str, Data]
@@ -75,7 +75,7 @@ class Study:
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
 
 
-FULL = Study(
+FULL = Size(
     data={
         "cifar100": Data("CIFAR-100", {"dataset": "cifar100"}),
         "cifar10": Data("CIFAR-10", {"dataset": "cifar10"}),
@@ -86,7 +86,7 @@ FULL = Study(
     fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
 )
 # The whole chain in minutes on a CPU, to try it: no part of the study.
-QUICK = Study(
+QUICK = Size(
     data={
         name: Data(
             f"{size} shapes",
@@ -165,15 +165,6 @@ class Task:
         return Task(self.model)
 
 
-@dataclass(frozen=True)
-class Block:
-    """Tasks that are trained in one go and worth keeping alone."""
-
-    name: str
-    title: str
-    tasks: tuple[Task, ...]
-
-
 def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields: Any) -> Block:
     return Block(name, title, tuple(Task(model, data, **fields) for model in models))
 
@@ -212,16 +203,6 @@ BLOCKS: Mapping[str, Block] = {
         _block("controls", "controls on CIFAR-100", *_SUBSET, part="controls"),
     )
 }
-
-
-def get_block(*names: str) -> Block:
-    """The block of this name; of several names, one that holds them all, in this order."""
-    for name in names:
-        if name not in BLOCKS:
-            raise unknown_name("block of the practice study", name, BLOCKS)
-    blocks = [BLOCKS[name] for name in dict.fromkeys(names)]
-    tasks = dict.fromkeys(task for block in blocks for task in block.tasks)
-    return Block(", ".join(block.name for block in blocks), "; ".join(block.title for block in blocks), tuple(tasks))
 
 
 @dataclass(frozen=True)
@@ -277,18 +258,18 @@ def plain_trials(task: Task) -> list[Arm]:
     return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
 
 
-def selection_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def selection_specs(study: Size, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
-def final_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def final_specs(study: Size, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Runs on all training images, tested after every epoch."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
 @lru_cache(maxsize=10_000)  # what is missing is asked for again and again
-def _specs(study: Study, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+def _specs(study: Size, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
     model, data = MODELS[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs
     measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}

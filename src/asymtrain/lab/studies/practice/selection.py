@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import (
     CONTROLS,
@@ -18,10 +18,11 @@ from asymtrain.lab.studies.practice.protocol import (
     SELECTED,
     TUNED_BRANCHES,
     Arm,
-    Study,
+    Size,
     Task,
     arm_of,
 )
+from asymtrain.lab.studies.study import Needs
 
 Known = Mapping[str, Run]  # by spec id
 
@@ -72,7 +73,7 @@ class Selection:
         return max(FORMS, key=lambda form: self.best(form).mean)
 
 
-def select(study: Study, task: Task, known: Known) -> Selection | None:
+def select(study: Size, task: Task, known: Known) -> Selection | None:
     """What the stored runs select for the model of a task; None before the first wave is finished."""
     first = _trials(study, task, protocol.first_wave(), known)
     if first is None:
@@ -89,7 +90,7 @@ def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
     return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
 
 
-def _trials(study: Study, task: Task, arms: Iterable[Arm], known: Known) -> tuple[Trial, ...] | None:
+def _trials(study: Size, task: Task, arms: Iterable[Arm], known: Known) -> tuple[Trial, ...] | None:
     trials = []
     for arm in arms:
         specs = protocol.selection_specs(study, task, [arm])
@@ -125,38 +126,26 @@ def fixed_setting(selections: Sequence[Selection]) -> Arm:
     return selections[0].first[ranks.index(min(ranks))].arm
 
 
-@dataclass(frozen=True)
-class Needs:
-    """The specs of a task that can be named now, and what follows when they are finished."""
-
-    specs: tuple[RunSpec, ...]
-    later: tuple[RunSpec, ...] = ()  # stand-ins for those that cannot be named yet: as many, at most, and as dear
-    waits_for: tuple[Task, ...] = ()  # tasks whose selection is missing
-
-    def missing(self, known: Known) -> list[RunSpec]:
-        return [spec for spec in self.specs if spec.id not in known]
-
-
-def needs(study: Study, task: Task, known: Known) -> Needs:
+def needs(study: Size, task: Task, known: Known) -> Needs:
     """What a task needs, as far as the stored runs tell."""
     return (_study_needs if task.part == "study" else _other_needs)(study, task, known)
 
 
-def _study_needs(study: Study, task: Task, known: Known) -> Needs:
+def _study_needs(study: Size, task: Task, known: Known) -> Needs:
     first = protocol.selection_specs(study, task, protocol.first_wave())
     second_like = protocol.selection_specs(study, task, protocol.second_wave(FORMS))
     final_like = protocol.final_specs(study, task, [NONE, *(arm_of(form, FORMS[form]) for form in FORMS)])
     selection = select(study, task, known)
     if selection is None:
-        return Needs(tuple(first), (*second_like, *final_like))
+        return Needs(tuple(first), stand_ins=(*second_like, *final_like))
     if not selection.complete:
         half = protocol.second_wave(selection.forms)
-        return Needs((*first, *protocol.selection_specs(study, task, half)), tuple(final_like))
+        return Needs((*first, *protocol.selection_specs(study, task, half)), stand_ins=tuple(final_like))
     second = protocol.selection_specs(study, task, [trial.arm for trial in selection.second])
     return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, known) or ())))
 
 
-def _other_needs(study: Study, task: Task, known: Known) -> Needs:
+def _other_needs(study: Size, task: Task, known: Known) -> Needs:
     trials = protocol.selection_specs(study, task, protocol.plain_trials(task))
     arms = final_arms(study, task, known)
     if arms is not None:
@@ -165,7 +154,8 @@ def _other_needs(study: Study, task: Task, known: Known) -> Needs:
     new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4}[task.part]
     alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new)]
     waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
-    return Needs(tuple(trials), tuple(protocol.final_specs(study, task, alike)), waits)
+    alike_specs = protocol.final_specs(study, task, alike)
+    return Needs(tuple(trials), stand_ins=tuple(alike_specs), waits_for=waits)
 
 
 def _origins(task: Task) -> list[Task]:
@@ -173,12 +163,12 @@ def _origins(task: Task) -> list[Task]:
     return [Task(model) for model in MODELS] if task.part == "fixed" else [task.origin]
 
 
-def _is_selected(study: Study, task: Task, known: Known) -> bool:
+def _is_selected(study: Size, task: Task, known: Known) -> bool:
     selection = select(study, task, known)
     return selection is not None and selection.complete
 
 
-def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
+def final_arms(study: Size, task: Task, known: Known) -> list[Arm] | None:
     """The arms of a task's final runs, Plain first; None while they are not selected."""
     selection = select(study, task.origin, known)
     if selection is None or not selection.complete:

@@ -19,9 +19,8 @@ from asymtrain.lab.studies.paper.measurements import (
     pixels_of,
 )
 from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import Reading, Study, readings_for, shown_dataset, stands_note
+from asymtrain.lab.studies.paper.recipe import Measuring, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.study import Reading, Scope, readings_for, shown_dataset, stands_note
 from asymtrain.lab.studies.paper.tables import (
     DIFFERENCE_NOTE,
     READING,
@@ -29,6 +28,8 @@ from asymtrain.lab.studies.paper.tables import (
     difference_columns,
     headings_of,
 )
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 METRICS = {
     "peak_strength": ("peak_strength", "Peak strength", "", ""),
@@ -41,11 +42,11 @@ MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mas
 WAITS = "Waits for the measurements of Table 14."
 
 
-def readings_of(study: Study) -> list[Reading]:
+def readings_of(study: Scope) -> list[Reading]:
     return readings_for(study, ATTENTION_REDUNDANCY, "training", "instruments")
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     wanted = {
         (attention.spec.id, attention.name): attention
         for reading in readings_of(study)
@@ -69,7 +70,7 @@ def values(
 
 
 def effect(
-    study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
+    study: Scope, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
 ) -> Effect | None:
     sides = (attentions_wanted(study, reading, variant) for variant in VARIANTS)
     plain, other = (values(known, wanted, metric, epoch, scope) for wanted in sides)
@@ -81,7 +82,7 @@ def effect(
     return Effect(label, before, after, epoch, ids, seeds, study.stand_in)
 
 
-def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
+def make_table14(study: Scope, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
@@ -108,7 +109,7 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput((table, _rollout_table(study, known)), evidence=evidence)
 
 
-def _rollout_table(study: Study, known: Snapshot) -> Table:
+def _rollout_table(study: Scope, known: Snapshot) -> Table:
     """The same of the primary reading by attention rollout, and after the last epoch too."""
     rows = []
     epochs: dict[int, int | None] = {study.epochs: None} | {study.at(epoch): epoch for epoch in ATTENTION_EPOCHS}
@@ -126,7 +127,7 @@ def _rollout_table(study: Study, known: Snapshot) -> Table:
     return Table("table14-rollout", "Table 14 by attention rollout", columns, tuple(rows), note)
 
 
-def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
+def make_figure9(study: Scope, known: Snapshot) -> RecipeOutput:
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
     ticks = tuple(sorted({*map(study.at, ATTENTION_EPOCHS), study.epochs}))
     evidence: dict[str, dict[str, Evidence]] = {}
@@ -145,7 +146,7 @@ def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=(Figure("figure9", title, panels, 2, caption),), evidence=evidence)
 
 
-def _line(study: Study, known: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
+def _line(study: Scope, known: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
     wanted = attentions_wanted(study, study.readings[0], variant)
     by_epoch = [values(known, wanted, metric, epoch) for epoch in epochs]
     seeds = tuple(tuple(at[seed][0] if seed in at else None for at in by_epoch) for seed in study.seeds)
@@ -153,7 +154,7 @@ def _line(study: Study, known: Snapshot, variant: str, metric: str, epochs: tupl
     return curve_line(variant.capitalize(), variant, Curve(epochs, points, seeds))
 
 
-def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
+def make_maps(study: Scope, known: Snapshot) -> RecipeOutput:
     """The last layer of several images (Figure 4), and the first, third and last layer of one (Figure 7), by epoch."""
     first = {variant: attentions_wanted(study, study.readings[0], variant)[0] for variant in VARIANTS}
     kept = {variant: known.values(wanted.spec, wanted.name) or {} for variant, wanted in first.items()}

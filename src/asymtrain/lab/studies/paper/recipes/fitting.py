@@ -11,12 +11,14 @@ from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, needs_of, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.recipes import swept
 from asymtrain.lab.studies.paper.searches import waiting
-from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count
-from asymtrain.lab.studies.paper.study import PRIMARY, Study, shown_dataset
+from asymtrain.lab.studies.paper.study import PRIMARY, Scope, shown_dataset
 from asymtrain.lab.studies.paper.tables import N, comparison_table, ends_of, mean_of, number, percent, sides
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
+from asymtrain.lab.studies.timing import class_count
 
 ALPHAS = (0.1, 1.0)  # beside the one that the table has; they are those of Table 1 for other N
 OWN = "its own"
@@ -24,7 +26,7 @@ ARCH = "mlp"
 TABLES = [table for table, sweep in swept.SWEEPS.items() if sweep.arch == ARCH]
 
 
-def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, table: str) -> list[Comparison]:
     """Every cell of the table with every alpha, tested at every epoch."""
     primary = dataclasses.replace(study, readings=(PRIMARY,))
     rows = []
@@ -84,13 +86,13 @@ def effect(known: Snapshot, comparison: Comparison, look: str) -> Effect | None:
     return effect_of(known, comparison, looked)
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     """A run of each cell, alpha and seed, and one Plain for all alphas."""
     rows = [row for table in TABLES for row in comparisons(study, known, table)]
     return needs_of(study, rows, waiting(study, known, ARCH, "cifar10"))
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     """A table for each of the paper's, and a sentence for each."""
     rows = {table: comparisons(study, known, table) for table in TABLES}
     notes = [_sentence(known, *item) for item in rows.items()]
@@ -99,7 +101,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     )
 
 
-def _table(study: Study, known: Snapshot, table: str, rows: Sequence[Comparison]) -> Table:
+def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[Comparison]) -> Table:
     looks = [column for look in LOOKS for column in (percent(look), percent(f"Interval, {look.lower()}"))]
     columns = (*sides(), *looks, number("Best: Plain", 0), number("Best: Asymmetric", 0), N)
 

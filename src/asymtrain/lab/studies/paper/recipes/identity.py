@@ -3,17 +3,18 @@
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.studies.paper.evidence import Evidence, Quantity
 from asymtrain.lab.studies.paper.measurements import MANY, identity_wanted
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, Study
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.study import ARCHS, Scope
 from asymtrain.lab.studies.paper.tables import arch_cell, number
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     return Needs(measurements=tuple(identity_wanted(study, arch) for arch in ARCHS))
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, Evidence]()
     for arch in ARCHS:
         identity = identity_wanted(study, arch)

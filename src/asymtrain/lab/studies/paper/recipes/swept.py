@@ -6,11 +6,12 @@ from typing import Any
 from asymtrain.lab.report.table import Column
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
 from asymtrain.lab.studies.paper.numbers import labels
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.searches import settled, values_for, waiting
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import Study, few_shot_size, readings_for, shown_dataset
+from asymtrain.lab.studies.paper.study import Scope, few_shot_size, readings_for, shown_dataset
 from asymtrain.lab.studies.paper.tables import effect_table, fit_table
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 IMAGES, NOISE = "Images a class", "Flipped labels"
 HEADINGS = {IMAGES: Column(IMAGES), NOISE: Column(NOISE, "share", digits=0)}
@@ -52,7 +53,7 @@ SWEEPS = {
 }
 
 
-def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, table: str) -> list[Comparison]:
     sweep = SWEEPS[table]
     values = values_for(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
     rows = []
@@ -76,11 +77,11 @@ def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
 
 
 def _recipe(sweep: Sweep) -> Recipe:
-    def needs(study: Study, known: Snapshot) -> Needs:
+    def needs(study: Scope, known: Snapshot) -> Needs:
         rows = comparisons(study, known, sweep.table)
         return needs_of(study, rows, waiting(study, known, sweep.arch, sweep.dataset))
 
-    def make(study: Study, known: Snapshot) -> RecipeOutput:
+    def make(study: Scope, known: Snapshot) -> RecipeOutput:
         rows, headings = comparisons(study, known, sweep.table), (HEADINGS[sweep.swept],)
         settings = settled(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
         note = f"Trained on {shown_dataset(study, sweep.dataset)}. {settings}"

@@ -11,10 +11,11 @@ from asymtrain.lab.studies.paper.comparisons import (
     specs_of,
 )
 from asymtrain.lab.studies.paper.figures import has_points
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, Study, readings_for, table_values
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, table_values
 from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
 
 LEVELS = (1, 7, 10, 20)
@@ -22,7 +23,7 @@ DOSE = 20  # the redundancy whose settings serve all levels where N alone is to 
 DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
 
 
-def comparisons(study: Study) -> list[Comparison]:
+def comparisons(study: Scope) -> list[Comparison]:
     return [
         compare(
             study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
@@ -33,7 +34,7 @@ def comparisons(study: Study) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def doses(study: Study) -> list[Comparison]:
+def doses(study: Scope) -> list[Comparison]:
     """The same learning rate, weight decay and alpha at each level: only N differs."""
     return [
         compare(
@@ -45,11 +46,11 @@ def doses(study: Study) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     return Needs(specs_of([*comparisons(study), *doses(study)]))
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
@@ -69,7 +70,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
 
 
-def _figure(study: Study, known: Snapshot, main: list[Comparison]) -> Figure:
+def _figure(study: Scope, known: Snapshot, main: list[Comparison]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:

@@ -6,14 +6,15 @@ from asymtrain.lab.report.figure import SIGNED, Figure, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, interval, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.studies.paper import study as studies
-from asymtrain.lab.studies.paper.evidence import Evidence, Quantity
+from asymtrain.lab.studies.paper.evidence import Evidence, Quantity, first_epochs
 from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
-from asymtrain.lab.studies.paper.snapshot import Snapshot, first_epochs
-from asymtrain.lab.studies.paper.study import ARCHS, Reading, Study, readings_for
+from asymtrain.lab.studies.paper.study import ARCHS, Reading, Scope, readings_for
 from asymtrain.lab.studies.paper.tables import READING, N, arch_cell, number
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
 
 STATISTICS = {"final": "final", "average": "mean", "min": "min", "max": "max"}
@@ -31,14 +32,14 @@ COLUMNS = (
 BRANCHES = {"trained": "as trained", "frozen": "frozen at initialisation", "detached": "on detached features"}
 
 
-def specs_for(study: Study, reading: Reading, arch: str, variant: str) -> tuple[RunSpec, ...]:
+def specs_for(study: Scope, reading: Reading, arch: str, variant: str) -> tuple[RunSpec, ...]:
     """The runs whose cosine is taken: Table 1's at N = 20, with branches as the variant says."""
     values = studies.table_values(study, arch, DOSE)
     spec = studies.asymmetric_spec(study, reading, arch, "cifar100", values, DOSE, VARIANTS[variant])
     return studies.over_seeds(study, spec)
 
 
-def groups(study: Study) -> list[tuple[Reading, str, str]]:
+def groups(study: Scope) -> list[tuple[Reading, str, str]]:
     """Reading, backbone and variant of each row; the variants beside the first are of the primary reading."""
     trained = readings_for(study, DOSE, "training")
     rows = [(reading, arch, "trained") for arch in ARCHS for reading in trained]
@@ -46,11 +47,11 @@ def groups(study: Study) -> list[tuple[Reading, str, str]]:
     return rows
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     return Needs(studies.unique(specs_for(study, *group) for group in groups(study)))
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     for reading, arch, variant in groups(study):
         runs = [first_epochs(run, study.window) for run in known.of(specs_for(study, reading, arch, variant))]
@@ -95,7 +96,7 @@ def _row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -
     )
 
 
-def _quantities(study: Study, arch: str, conflict: Conflict) -> dict[str, Quantity]:
+def _quantities(study: Scope, arch: str, conflict: Conflict) -> dict[str, Quantity]:
     quantities = {}
     for name, field in STATISTICS.items():
         runs: list[RunConflict] = [run for run in conflict.runs if getattr(run, field) is not None]
@@ -107,7 +108,7 @@ def _quantities(study: Study, arch: str, conflict: Conflict) -> dict[str, Quanti
     return quantities
 
 
-def _figure(study: Study, known: Snapshot) -> Figure:
+def _figure(study: Scope, known: Snapshot) -> Figure:
     title = "Figure 2: gradient cosine over training"
     lines = []
     for arch in ARCHS:

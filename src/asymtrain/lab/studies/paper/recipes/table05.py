@@ -12,10 +12,11 @@ from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence
 from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
 from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import Study
+from asymtrain.lab.studies.paper.recipe import Measuring, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.study import Scope
 from asymtrain.lab.studies.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.lab.texts import counted
 from asymtrain.models import display_name
 
@@ -70,12 +71,12 @@ VIEWS = {
 Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     wanted = [landscapes_wanted(study, known, *case, loss) for case in CASES for loss in LOSSES]
     return Needs(measurements=tuple(chain.from_iterable(wanted)))
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     evidence: dict[str, dict[str, Evidence]] = {}
@@ -114,7 +115,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
 
 
-def _precisions(study: Study, known: Snapshot) -> str:
+def _precisions(study: Scope, known: Snapshot) -> str:
     """Which of the CNN's networks are in which precision, where not all are in float32; a sentence for the note."""
     if not study.sizes.landscape_of:
         return ""
@@ -238,7 +239,7 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
     return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
-def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool) -> dict[str, Effect]:
+def _effects(study: Scope, wanted: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool) -> dict[str, Effect]:
     """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
     effects = {}
     for level in LANDSCAPE_LEVELS[1:]:
@@ -253,7 +254,7 @@ def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows,
     return effects
 
 
-def _figure(study: Study, known: Snapshot) -> Figure:
+def _figure(study: Scope, known: Snapshot) -> Figure:
     title = "Figure 6: loss surface of the MLP before training"
     first = landscapes_wanted(study, known, *CASES[0])[0]
     values = known.values(first.spec, first.name)

@@ -2,17 +2,18 @@
 
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.searches import gold_search, settled, values_for
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, Study, readings_for, shown_dataset
+from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset
 from asymtrain.lab.studies.paper.tables import effect_table
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
 
 DATASET = "cifar10"
 
 
-def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
     """One for each backbone; with `fair` the same Asymmetric runs against a Plain that had as many trials."""
     rows = []
     for reading in readings_for(study, 1, "training", "accuracy"):
@@ -32,7 +33,7 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
     return rows
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     trials = [searches.waiting(study, known, arch, DATASET) for arch in ARCHS]
     if study.fair:
@@ -41,7 +42,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return needs_of(study, rows, *trials)
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     rows = comparisons(study, known)
     settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Trained on {shown_dataset(study, DATASET)}. {settings}"

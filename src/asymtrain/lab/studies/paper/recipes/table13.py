@@ -4,7 +4,7 @@ from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.search import Search, SearchResult
 from asymtrain.lab.studies.paper.comparisons import needs_of
 from asymtrain.lab.studies.paper.numbers import all_hyperparameters
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.searches import (
     TRIAL,
     extra_trials,
@@ -15,19 +15,20 @@ from asymtrain.lab.studies.paper.searches import (
     trials,
     trials_table,
 )
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, Study, shown_dataset
+from asymtrain.lab.studies.paper.study import ARCHS, Scope, shown_dataset
 from asymtrain.lab.studies.paper.tables import NOTHING, arch_cell, headings_of, number
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 
 DATASETS = ("cifar100", "cifar10")
 FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
 
 
-def searches(study: Study, *, fair: bool = False) -> dict[tuple[str, str], Search]:
+def searches(study: Scope, *, fair: bool = False) -> dict[tuple[str, str], Search]:
     return {(dataset, arch): gold_search(study, arch, dataset, fair=fair) for dataset in DATASETS for arch in ARCHS}
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     trials_of = [trials(search, known) for search in searches(study).values()]
     if study.fair:
         fair = searches(study, fair=True)
@@ -35,7 +36,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return needs_of(study, [], *trials_of)
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     states = {key: state_of(search, known) for key, search in searches(study).items()}
     chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
     edges = sum(name in stage.edges for stage, name in chosen)
@@ -44,7 +45,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tables, notes=notes)
 
 
-def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
+def _fair_tables(study: Scope, known: Snapshot) -> tuple[Table, ...]:
     if not study.fair:
         return ()
     states = [
@@ -56,7 +57,7 @@ def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
     return gains, trials_table("table13-fair-trials", headings, states)
 
 
-def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
+def _chosen(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
     rows = []
     for (dataset, arch), state in states.items():
         paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
@@ -85,7 +86,7 @@ def _chosen_cell(state: SearchResult, name: str) -> Cell:
     return Cell(missing=True)
 
 
-def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
+def _tried(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
     rows = []
     for (dataset, arch), state in states.items():
         head = (Cell(shown_dataset(study, dataset)), arch_cell(arch))

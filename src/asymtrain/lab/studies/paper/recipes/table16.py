@@ -4,17 +4,18 @@ from asymtrain.lab.report.table import Table
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
 from asymtrain.lab.studies.paper.numbers import Hyperparameters
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.searches import TRIED, dual_of
-from asymtrain.lab.studies.paper.snapshot import Snapshot
-from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, Scope, readings_for, shown_dataset, table_values
 from asymtrain.lab.studies.paper.tables import arch_cell, effect_table
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
 
 ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 
 
-def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
     """Six cells; with `fair` the same Asymmetric runs against a Plain that had as many trials.
 
     The activation is the table's own, and the losses' sum over classes would want a search of its own.
@@ -40,7 +41,7 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
     return rows
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
@@ -52,7 +53,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return needs_of(study, rows, *trials)
 
 
-def make(study: Study, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, known: Snapshot) -> RecipeOutput:
     rows = comparisons(study, known)
     note = f"Trained on {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
@@ -66,7 +67,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput((table, *_fair_tables(study, known)), evidence=evidence_of(known, rows))
 
 
-def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
+def _fair_tables(study: Scope, known: Snapshot) -> tuple[Table, ...]:
     if not study.fair:
         return ()
     rows = comparisons(study, known, fair=True)
@@ -87,7 +88,7 @@ def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
 
 
 def _values(
-    study: Study, known: Snapshot, arch: str, activation: str
+    study: Scope, known: Snapshot, arch: str, activation: str
 ) -> tuple[Hyperparameters | None, Hyperparameters | None]:
     if study.hyperparameters == "paper":
         values = table_values(study, arch, 1)

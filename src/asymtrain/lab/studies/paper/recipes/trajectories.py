@@ -8,20 +8,22 @@ from asymtrain.lab.report.figure import VALUE, Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, pairs_of, specs_of
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, first_epochs
 from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
-from asymtrain.lab.studies.paper.snapshot import Snapshot, class_count, first_epochs
-from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Study, readings_for, stands_note, table_values
+from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Scope, readings_for, stands_note, table_values
 from asymtrain.lab.studies.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
+from asymtrain.lab.studies.timing import class_count
 from asymtrain.models import display_name
 
 GAP_EPOCHS = (10, 50, 100)
 
 
-def comparisons(study: Study, *more: Part) -> list[Comparison]:
+def comparisons(study: Scope, *more: Part) -> list[Comparison]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
         compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
@@ -30,16 +32,16 @@ def comparisons(study: Study, *more: Part) -> list[Comparison]:
     ]
 
 
-def needs(study: Study, known: Snapshot) -> Needs:
+def needs(study: Scope, known: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study)))
 
 
-def needs_of_table3(study: Study, known: Snapshot) -> Needs:
+def needs_of_table3(study: Scope, known: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study, "recipe")))
 
 
 def effect(
-    study: Study,
+    study: Scope,
     known: Snapshot,
     comparison: Comparison,
     label: str,
@@ -85,7 +87,7 @@ Rows = tuple[tuple[Cell, ...], ...]
 
 
 def _rows(
-    study: Study,
+    study: Scope,
     known: Snapshot,
     evidence: dict[str, dict[str, Evidence]],
     table: str,
@@ -108,7 +110,7 @@ def _rows(
     return tuple(cells)
 
 
-def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
+def make_table3(study: Scope, known: Snapshot) -> RecipeOutput:
     tables, evidence = [], dict[str, dict[str, Evidence]]()
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = (
@@ -127,7 +129,7 @@ def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tuple(tables), evidence=evidence)
 
 
-def _uncensored(study: Study, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
+def _uncensored(study: Scope, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
     """The convergence epoch over all epochs. A run that still improves at epoch 100 converges there by its end."""
     rows = []
     for comparison in comparisons(study, "recipe"):
@@ -146,7 +148,7 @@ def _uncensored(study: Study, known: Snapshot, evidence: dict[str, dict[str, Evi
     return Table("table3-convergence-whole", title, columns, tuple(rows), note)
 
 
-def make_table4(study: Study, known: Snapshot) -> RecipeOutput:
+def make_table4(study: Scope, known: Snapshot) -> RecipeOutput:
     evidence: dict[str, dict[str, Evidence]] = {}
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
     rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
@@ -166,7 +168,7 @@ def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suff
     return [line for line in lines if has_points([line])]
 
 
-def _trained(study: Study, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
+def _trained(study: Scope, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
     """By backbone both sides of those that have them, and a word on those that are still to come."""
     trained, absent = dict[str, dict[str, list[Run]]](), []
     for row in comparisons(study)[: len(ARCHS)]:  # of the primary reading
@@ -185,7 +187,7 @@ def _waits(name: str, title: str) -> RecipeOutput:
     return RecipeOutput(figures=(Figure(name, title, (), caption=f"Waits for the runs of Table 1 at N = {DOSE}."),))
 
 
-def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
+def make_figure3(study: Scope, known: Snapshot) -> RecipeOutput:
     title, panels, words = "Figure 3: learning trajectories", list[Lines](), []
     trained, to_come = _trained(study, known)
     if not trained:
@@ -209,7 +211,7 @@ def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=(Figure("figure3", title, panels, 3, caption),))
 
 
-def make_figure8(study: Study, known: Snapshot) -> RecipeOutput:
+def make_figure8(study: Scope, known: Snapshot) -> RecipeOutput:
     title, top, bottom = "Figure 8: loss components and gradient norms", list[Lines](), list[Lines]()
     trained, to_come = _trained(study, known)
     if not trained:

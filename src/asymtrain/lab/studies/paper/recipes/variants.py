@@ -30,12 +30,13 @@ from asymtrain.lab.studies.paper.comparisons import (
     pairs_of,
     specs_of,
 )
-from asymtrain.lab.studies.paper.evidence import Effect
-from asymtrain.lab.studies.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.evidence import Effect, accuracy
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
-from asymtrain.lab.studies.paper.snapshot import Snapshot, accuracy
-from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, SIZES, Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, SIZES, Scope, readings_for, shown_dataset, table_values
 from asymtrain.lab.studies.paper.tables import EFFECT, READING, N, P, number, percent
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
 
 EXACT = "exactly 0"
@@ -53,7 +54,7 @@ class Variant:
     alpha: float | None = None  # in place of the paper's
 
 
-def against_plain(study: Study, recipe: str, variants: Sequence[Variant]) -> list[Comparison]:
+def against_plain(study: Scope, recipe: str, variants: Sequence[Variant]) -> list[Comparison]:
     """Every variant of every backbone, with Plain as its partner."""
     rows = []
     for reading in readings_for(study, DOSE, "accuracy"):
@@ -79,7 +80,7 @@ def against_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def variants_output(
-    study: Study,
+    study: Scope,
     known: Snapshot,
     comparisons: Sequence[Comparison],
     name: str,
@@ -146,7 +147,7 @@ def _bar(known: Snapshot, comparison: Comparison, family: int) -> Bar:
     return Bar(words, improvement(effect), low, high, tuple(effect.changes.values()))
 
 
-def _sentences(study: Study, known: Snapshot, shown: Sequence[Comparison], partner: str) -> Iterator[str]:
+def _sentences(study: Scope, known: Snapshot, shown: Sequence[Comparison], partner: str) -> Iterator[str]:
     """For each backbone that has rows, of which variants the interval excludes 0."""
     for arch in ARCHS:
         rows = ((str(row.heading[1]), effect_of(known, row)) for row in shown if row.arch == arch)
@@ -156,7 +157,7 @@ def _sentences(study: Study, known: Snapshot, shown: Sequence[Comparison], partn
             yield f"{display_name(arch)} against {partner} ({size}): {_by_interval(effects, len(shown))}."
 
 
-def _study_size(study: Study, seeds: int) -> str:
+def _study_size(study: Scope, seeds: int) -> str:
     """How many seeds, and the size that the paper's tables have where this study is smaller."""
     short = [f"{seeds} of {len(FULL.seeds)} seeds"] if seeds < len(FULL.seeds) else []
     short += [f"{study.epochs} of {FULL.epochs} epochs"] if study.epochs < FULL.epochs else []
@@ -193,7 +194,7 @@ PAIRS = tuple((second, first) for first, second in combinations(("cnn", "mlp", "
 BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=True), P, N)
 
 
-def make_alphas(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+def make_alphas(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     note = (
         f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each "
         f"backbone at N = {DOSE}, and every alpha that the table has."
@@ -249,7 +250,7 @@ SCHEDULES = (
 )
 
 
-def make_schedules(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+def make_schedules(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     note = (
         f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's alpha at N = {DOSE}, which a schedule begins "
         "with. Gated: at each step alpha is weighed by the cosine between the two gradients, and is 0 where that is "
@@ -273,7 +274,7 @@ CONTROLS = (
 )
 
 
-def make_controls(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+def make_controls(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     """Each control against Plain, and against the paper's Asymmetric."""
     note = (
         f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
@@ -313,7 +314,7 @@ def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> t
 VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
 
 
-def needs_for(recipe: str, chosen: Collection[str], study: Study, known: Snapshot) -> Needs:
+def needs_for(recipe: str, chosen: Collection[str], study: Scope, known: Snapshot) -> Needs:
     """Of the recipe's runs those of some variants, such as `cnn/softmax`, with their partners."""
     rows = against_plain(study, recipe, VARIANTS[recipe])
     assert {f"{recipe}/{name}" for name in chosen} <= {row.label for row in rows}, f"{recipe} has no {chosen}"
@@ -322,7 +323,7 @@ def needs_for(recipe: str, chosen: Collection[str], study: Study, known: Snapsho
 
 def _recipe(
     name: str,
-    make: Callable[[Study, Snapshot, Sequence[Comparison]], RecipeOutput],
+    make: Callable[[Scope, Snapshot, Sequence[Comparison]], RecipeOutput],
     title: str,
     question: str,
     how: str,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.data import Dataset
-    from asymtrain.lab.tune import Tuned
+    from asymtrain.lab.runs import Run
+    from asymtrain.lab.terminal import Display
+    from asymtrain.lab.trackers import Tracker
+    from asymtrain.lab.tune import Question, Tuned
 
 
 def probe(
@@ -68,7 +71,7 @@ def tune(
 
     Candidates race against Plain on seeds that they share, and are compared on held-out training images. The better
     half of each rung trains longer. The winner is confirmed on fresh seeds and on test images that the race never saw.
-    The verdict is attach, none or undecided, and says why.
+    The verdict says whether its branches help, and the reason why.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
@@ -79,7 +82,7 @@ def tune(
     >>> result = asymtrain.tune(
     ...     net, (x, y), minutes=1, epochs=2, candidates=tried, recipe="paper", at="1", progress=False
     ... )
-    >>> result.verdict in ("attach", "none", "undecided"), result.comparison["n"]
+    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.comparison["n"]
     (True, 5)
 
     Args:
@@ -89,16 +92,16 @@ def tune(
         minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit. None for no
             limit: the race and the confirmation of all epochs, by the same plan on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
-            so, and is undecided while the difference still moves.
+            so, and settles nothing while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.
         short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
-            are only a limit. The answer is always undecided, and leans to attach the best, or nothing.
+            are only a limit. The answer is that the best likely helps, or inconclusive.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
-        weight_decay: of AdamW, or of SGD.
+        weight_decay: of AdamW.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a place's output, such as BTD, where they cannot be told.
@@ -112,16 +115,14 @@ def tune(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
-    from asymtrain.lab import calls
+    from asymtrain.lab.api import common
 
-    calls.import_lab("tune")
+    common.import_lab("tune")
     from asymtrain.lab.candidates import Candidate
-    from asymtrain.lab.cli.report import versions_in
-    from asymtrain.lab.cli.tune import watcher_of
-    from asymtrain.lab.report import current_versions
-    from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, run_tune, without_equals
+    from asymtrain.lab.terminal import progress_display
+    from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, without_equals
 
-    own = calls.OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
+    own = common.OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
     for name in ("validation", "test"):
         if name in fields:
             raise UsageError(f"{name} is not yours to set here: the race validates, and the confirmation tests")
@@ -133,32 +134,55 @@ def tune(
         raise UsageError(f"short is True or False, got {short!r}")
     if short and seeds is not None:
         raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
-    given = calls.given_fields("tune", chosen, fields, own)
+    given = common.given_fields("tune", chosen, fields, own)
     tried = as_candidates(candidates)
-    with calls.naming_arguments(tune), ExitStack() as held:
-        folder, record, root = calls.checked_paths(out, store, data_root, device)
+    with common.naming_arguments(tune), ExitStack() as scope:
+        folder, record, root = common.checked_paths(out, store, data_root, device)
         missing = {"epochs": EPOCHS} if epochs is None else {}
-        base, opening = calls.base_spec(
-            build, data, recipe, given, build_options, data_options, root, held, tuned=True, **missing
+        base, opening = common.named_spec(
+            build, data, recipe, given, build_options, data_options, root, scope, all_images=True, **missing
         )
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
-        question = without_equals(question, folder, root)
-        with calls.shown_progress(progress, opening) as display:
-            watcher = None if display is None else watcher_of(display)
+        question = without_equals(question, root)
+        with progress_display(opening, quiet=not progress) as display:
             try:
-                result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)
+                result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
             except KeyboardInterrupt as stop:
                 kept = f"finished runs are in {record}" if record else "no run is kept"
                 again = "call it again to go on" if folder else "give out= to go on with the same plan"
                 stop.add_note(f"asymtrain.tune: {kept}; {again}")
                 raise
-    versions = current_versions() if record is None else versions_in(record, result.runs)
     listed = None if candidates is None else [candidate.fields() for candidate in tried]
-    command = calls.call_text(
+    command = common.call_text(
         "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, seeds=seeds, short=short,
         build_options=build_options, data_options=data_options, candidates=listed,
     )  # fmt: skip
-    result = replace(result, command=command, versions=versions)
+    result = replace(result, command=command, versions=common.versions_in(record, result.runs))
     if folder is not None:
         result.page(folder)
     return result
+
+
+def run_question(question: Question, display: Display, *, tracker: Tracker | None = None, **options: Any) -> Tuned:
+    """Train what a question needs, and show it: stages, a bar, elsewhere a line for each run.
+
+    `options` are those of `lab.tune.run_tune`.
+    """
+    from asymtrain.lab.trackers import tracking
+    from asymtrain.lab.tune import run_tune
+
+    with tracking(tracker, display.update, display.console.print) as update:
+        return run_tune(question, progress=update, on_stage=display.stage, on_run=display.telling(_line), **options)
+
+
+def _line(run: Run) -> str:
+    from asymtrain.lab.candidates import Candidate
+
+    label = "Plain" if run.spec.redundancy == 0 else Candidate.of(run.spec).label
+    last = run.history[-1] if run.history and run.outcome == "finished" else None
+    accuracy = "diverged"
+    if last is not None and last.test_accuracy is not None:
+        accuracy = f"test accuracy {last.test_accuracy:.3f}"
+    elif last is not None:
+        accuracy = f"validation accuracy {last.validation_accuracy:.3f}"
+    return f"{label}, seed {run.spec.seed}: {accuracy}"

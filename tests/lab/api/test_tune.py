@@ -8,7 +8,8 @@ from torch import nn
 
 import asymtrain
 from asymtrain import UsageError
-from asymtrain.lab import tuning
+from asymtrain.lab.api import tune as tuning
+from asymtrain.lab.statistics import VERDICTS
 
 pytestmark = pytest.mark.usefixtures("workplace", "one_core")
 TRIED = [{"objective": "softmax", "alpha": 1.0}]
@@ -38,7 +39,7 @@ def test_the_docstring_runs():
 @pytest.mark.slow
 def test_functions_and_arrays_and_a_folder_that_goes_on(workplace):
     result = tune(out="kept")
-    assert result.verdict in ("attach", "none", "undecided")
+    assert result.verdict in VERDICTS
     assert result.reason in result.sentence
     assert result.candidate.label == "softmax, alpha 1"
     assert len(result.rungs) == 1
@@ -77,7 +78,7 @@ def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(function, ca
 
 def test_the_short_form_and_probe_are_the_same():
     result = tune(net, short=True)
-    assert (result.verdict, result.comparison, len(result.runs)) == ("undecided", None, 2)
+    assert (result.verdict, result.comparison, len(result.runs)) == ("inconclusive", None, 2)
     assert "short=True" in result.command
     options = {"epochs": 1, "candidates": TRIED, "recipe": "paper", "progress": False, "minutes": None}
     probed = asymtrain.probe(net, points(), "1", **options)

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from asymtrain.lab.cli import screen
+from asymtrain.lab import terminal as screen
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.runs import Run, RunSpec

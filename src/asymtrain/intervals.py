@@ -1,4 +1,7 @@
-"""Means of a series and their intervals, without scipy: a training loop needs torch alone."""
+"""Means, deviations and t intervals, from the standard library alone: a training loop needs no scipy, a page no torch.
+
+`batch_means` is for a series whose neighbours resemble each other, such as the steps of a training run.
+"""
 
 import itertools
 import math
@@ -56,7 +59,7 @@ def batch_means(
 ) -> tuple[float | None, float | None, int, float | None]:
     """Interval of the mean of a series whose neighbours resemble each other: low, high, blocks, autocorrelation.
 
-    See `AlignmentSummary` for what they mean. The interval is around the mean of all values; where the blocks do not
+    See `CosineSummary` for what they mean. The interval is around the mean of all values; where the blocks do not
     fill the series, its first values take no part in the spread. `least` values make a block. The interval is cut at
     the least and the largest value that there can be (`within`, see `cut`).
     """
@@ -87,7 +90,7 @@ def cut(low: float, high: float, within: Bounds) -> tuple[float, float]:
 
 
 def student_interval(centre: float, error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    """The t interval of an estimate with this standard error: the one that everything here and in the lab uses."""
+    """The t interval of an estimate with this standard error, for the library and the lab."""
     half = student_quantile(confidence, freedom) * error
     return centre - half, centre + half
 

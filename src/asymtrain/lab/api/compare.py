@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from asymtrain.lab.data import Dataset
-    from asymtrain.lab.engine import Progress
     from asymtrain.lab.report import Summary
-    from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.runs import Run
 
 
 def compare(
@@ -87,7 +85,7 @@ def compare(
         epochs: of each run.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
-        weight_decay: of AdamW, or of SGD.
+        weight_decay: of AdamW.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a place's output, such as BTD, where they cannot be told.
@@ -113,35 +111,47 @@ def compare(
         "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
     }  # fmt: skip
-    from asymtrain.lab import calls
+    from asymtrain.lab.api import common
 
-    calls.import_lab("compare")
-    from asymtrain.lab.cli.report import versions_in
-    from asymtrain.lab.report import current_versions, summarise
+    common.import_lab("compare")
     from asymtrain.lab.runs import pairs
+    from asymtrain.lab.terminal import progress_display
 
-    own = calls.OWN | {"seed": "seeds", "branch_bias": "bias"}
-    given = calls.given_fields("compare", chosen, fields, own)
-    numbers = _seeds(seeds)
-    with calls.naming_arguments(compare), ExitStack() as held:
-        folder, record, root = calls.checked_paths(out, store, data_root, device)
-        base, opening = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
+    own = common.OWN | {"seed": "seeds", "branch_bias": "bias"}
+    given = common.given_fields("compare", chosen, fields, own)
+    numbers = common.parse_seeds(seeds)
+    with common.naming_arguments(compare), ExitStack() as scope:
+        folder, record, root = common.checked_paths(out, store, data_root, device)
+        base, opening = common.named_spec(build, data, recipe, given, build_options, data_options, root, scope)
         specs = pairs(base, numbers)
-        runs, note = _train(specs, record, progress, opening, device=device, data_root=root, fresh=fresh)
-        summary = summarise(runs)
-    if len(runs) < len(specs):
-        left = f"{len(runs)} of {len(specs)} runs were trained{note and ': '}{note}"
-        if not summary.comparisons:
+        where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
+        with progress_display(opening, quiet=not progress) as display:
+            trained = common.train_runs(specs, display, **where)
+    left = f"{len(trained.runs)} of {len(specs)} runs were trained"
+    if trained.interrupt is not None:
+        again = f"they are in {record}; call it again to go on" if record else "give store= to keep what is trained"
+        trained.interrupt.add_note(f"asymtrain.compare: {left}; {again}")
+        raise trained.interrupt
+    chosen = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe} | given
+    command = common.call_text("compare", base, chosen, own, build_options=build_options, data_options=data_options)
+    result = compared(trained.runs, command, record)
+    if len(trained.runs) < len(specs):
+        left += f": {trained.note}" if trained.note else ""
+        if not result.summary.comparisons:
             raise UsageError(f"no pair of runs can be compared: {left}")
         warnings.warn(left, UsageWarning, stacklevel=2)
-    versions = current_versions() if record is None else versions_in(record, runs)
-    fixed = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
-    options = {"build_options": build_options, "data_options": data_options}
-    command = calls.call_text("compare", base, fixed | given, own, **options)
-    result = Comparison(tuple(runs), summary, command, versions)
     if folder is not None:
         result.page(folder)
     return result
+
+
+def compared(runs: Iterable[Run], command: str, record: Path | None) -> Comparison:
+    """The comparison of finished runs, of one model or of several, which a command trained or a record holds."""
+    from asymtrain.lab.api.common import versions_in
+    from asymtrain.lab.report import summarise
+
+    runs = tuple(runs)
+    return Comparison(runs, summarise(runs), command, versions_in(record, runs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,51 +211,3 @@ class Comparison:
             for kind, row in zip(["th", *["td"] * len(table.rows)], cells, strict=True)
         ]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table><p>{html.escape(self.sentence)}</p>"
-
-
-def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
-    from asymtrain.lab.cli.options import FIRST_SEED, MOST_SEEDS
-
-    how = UsageError(f"seeds must be how many, from 1 to {MOST_SEEDS}, or which, such as [42, 43], got {seeds!r}")
-    if isinstance(seeds, bool | str | bytes) or not isinstance(seeds, int | Iterable):
-        raise how
-    if isinstance(seeds, int):
-        if not 1 <= seeds <= MOST_SEEDS:
-            raise how
-        return tuple(range(FIRST_SEED, FIRST_SEED + seeds))
-    which = tuple(dict.fromkeys(itertools.islice(seeds, MOST_SEEDS + 1)))
-    if not 1 <= len(which) <= MOST_SEEDS:
-        raise how
-    return which
-
-
-def _train(
-    specs: list[RunSpec], record: Path | None, shows: bool, opening: Sequence[str], **where: Any
-) -> tuple[list[Run], str]:
-    """Finished runs, and the last remark on the others; `opening` is told first."""
-    from asymtrain.lab.calls import shown_progress
-    from asymtrain.lab.executors import execute
-
-    runs: list[Run] = []
-    notes = [""]
-    with shown_progress(shows, opening) as display:
-
-        def update(state: Progress) -> None:
-            notes.extend([state.note] if state.note else [])
-            if display is not None:
-                display.update(state)
-                for done, run in enumerate(state.finished, len(runs) + 1):
-                    display.finished(run, done, len(specs))
-
-        try:
-            for run in execute(specs, store=record, progress=update, **where):
-                runs.append(run)
-        except KeyboardInterrupt as stop:
-            kept = (
-                "give store= to keep what is trained"
-                if record is None
-                else f"they are in {record}; call it again to go on"
-            )
-            stop.add_note(f"asymtrain.compare: {len(runs)} of {len(specs)} runs were trained; {kept}")
-            raise
-    return runs, notes[-1]

@@ -1,0 +1,101 @@
+"""What optimizers do with the weights of branches: the warnings of `strip`, and how weights leave an optimizer."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from asymtrain.errors import UsageError
+
+
+class StepHook:
+    """Notes which optimizers make a step while branches are on the model: torch calls it after a step of any optimizer.
+
+    It keeps neither the optimizers nor the model alive.
+    """
+
+    def __init__(self, model: nn.Module, weights: Iterable[nn.Parameter]) -> None:
+        self.model = weakref.ref(model)
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.trained = False  # whether one of them has weights of the model
+        self.versions = _versions(weights), _versions(model.parameters())  # how often each was changed so far
+        self.handle = register_optimizer_step_post_hook(self)
+
+    def __call__(self, optimizer: Optimizer, *_: object) -> None:
+        if torch.compiler.is_compiling() or optimizer in self.optimizers:
+            return
+        self.optimizers.add(optimizer)
+        model = self.model()
+        own = {id(weight) for weight in (() if model is None else model.parameters())}
+        self.trained = self.trained or not own.isdisjoint(_ids_in(optimizer))
+
+    def left_out(self, weights: Sequence[nn.Parameter], *, missing: bool, used: bool) -> Iterator[str]:
+        """What the training loop forgot.
+
+        `missing`: the optimizer given to strip never had the weights. `used`: a loss of the branches was taken.
+        """
+        model = self.model()
+        model_alone = (
+            model is not None
+            and self.versions[0] == _versions(weights)
+            and self.versions[1] != _versions(model.parameters())
+        )
+        if missing:
+            yield (
+                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
+                "*branches.parameters()]"
+            )
+        elif model_alone and any(weight.grad is not None for weight in weights):
+            yield (
+                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
+                "*branches.parameters()]"
+            )
+        gone = {id(weight) for weight in weights}
+        held = [_ids_in(optimizer) for optimizer in self.optimizers]
+        if any(ids & gone and ids - gone for ids in held):
+            yield "an optimizer has the weights of the stripped branches still: call branches.strip(optimizer) with it"
+        if model_alone and self.trained and not used:
+            yield (
+                "the model was trained and branches.loss never called, so the branches had no effect: add "
+                "alpha * branches.loss(targets) to the loss of each step"
+            )
+
+
+def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
+    """Remove parameters from the groups and the state of optimizers that may have made steps with them.
+
+    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
+    """
+    # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
+    given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
+    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
+        raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
+    gone = {id(parameter) for parameter in parameters}
+    had = any(not gone.isdisjoint(_ids_in(optimizer)) for optimizer in given)
+    for optimizer in given:
+        for group in optimizer.param_groups:
+            kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
+            # With named parameters a group has a second list beside the first.
+            for column in {"params", "param_names"} & group.keys():
+                group[column] = [group[column][index] for index in kept]
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)
+        inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
+        if had and isinstance(inner, torch.optim.LBFGS):
+            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
+            # objective that is no more. It starts anew.
+            inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
+            inner.state.clear()
+    return had
+
+
+def _ids_in(optimizer: Optimizer) -> set[int]:
+    return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+
+
+def _versions(weights: Iterable[nn.Parameter]) -> list[int]:
+    return [-1 if weight.is_inference() else weight._version for weight in weights]

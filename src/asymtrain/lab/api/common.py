@@ -1,0 +1,301 @@
+"""What `compare`, `tune` and `search` share: the spec of a model and data, the training of runs, where results go.
+
+This file is read for --help too, and where there may be torch alone: the rest is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.errors import UsageError, how_to_install, unknown_name
+from asymtrain.lab.texts import counted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.terminal import Display
+    from asymtrain.lab.trackers import Tracker
+
+    Build = str | Callable[..., nn.Module]
+    Data = str | Dataset | Sequence[Any] | Mapping[str, Any]
+
+STORE_NAME = "runs.sqlite"  # of the record in a folder of results
+FIRST_SEED = 42
+MOST_SEEDS = 10_000  # in one call
+OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
+"""Fields of a run that have another name in every function."""
+
+
+def base_spec(
+    arch: str,
+    dataset: str | None = None,
+    *,
+    scale: str = "quick",
+    recipe: str | None = None,
+    fields: Mapping[str, Any],
+    arch_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """The Asymmetric spec of a model without its seed, as differences from a scale.
+
+    A field that is None has the recipe's value, and without one the scale's.
+    """
+    from asymtrain.lab.recipes import recipe_fields
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.scales import get_scale, scaled_spec
+
+    sizes = get_scale(scale)
+    given = {name: value for name, value in fields.items() if value is not None}
+    if data_options:
+        known = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
+        given["dataset_options"] = {**known, **data_options}
+    if recipe is not None:
+        epochs = RunSpec(epochs=given.get("epochs", sizes.fields["epochs"])).epochs  # which refuses what is no number
+        given = recipe_fields(recipe, epochs, given)
+    spec = scaled_spec(sizes, arch, dataset, **given)
+    if not arch_options:
+        return spec
+    return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
+
+
+def check_output(folder: Path, record: Path) -> None:
+    """Refuse a folder or a record that could not be written, and write nothing."""
+    from asymtrain.lab.report import check_folder
+
+    check_folder(folder)
+    check_folder(record.parent)
+    if record.is_dir():
+        raise UsageError(f"{record} is a folder: give the path of a file, such as {record / STORE_NAME}")
+
+
+def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
+    """Versions that these runs were trained with; several of one thing are all named. Those of now without a record."""
+    from asymtrain.lab.report import current_versions
+    from asymtrain.lab.store import Store
+    from asymtrain.lab.store.provenance import joined_versions
+
+    if record is None:
+        return current_versions()
+    if not (ids := [run.spec.id for run in runs]):
+        return {}
+    with Store(record, read_only=True) as opened:
+        return joined_versions([row.provenance.versions for row in opened.records(ids)])
+
+
+@dataclass
+class Trained:
+    """Finished runs of a call, stored ones among them."""
+
+    runs: list[Run]
+    note: str = ""  # the last remark on the others
+    interrupt: KeyboardInterrupt | None = None
+
+
+def train_runs(
+    specs: list[RunSpec],
+    display: Display,
+    *,
+    store: Path | None,
+    tracker: Tracker | None = None,
+    fresh: bool = False,
+    **options: Any,
+) -> Trained:
+    """Train what the store does not have, and show it. `options` are further ones of `executors.execute`.
+
+    Ctrl-C ends the training; what is finished by then is returned.
+    """
+    from asymtrain.lab import executors
+    from asymtrain.lab.checkpoints import checkpointed
+    from asymtrain.lab.store import Store, store_exists
+    from asymtrain.lab.trackers import tracking
+
+    done, wanted = Trained([]), {spec.id for spec in specs}
+    stored, begun = set[str](), set[str]()
+    if store is not None and not fresh and store_exists(store):
+        with Store(store, read_only=True) as opened:
+            stored = opened.finished(wanted)
+        begun = checkpointed(store) & wanted - stored
+    with tracking(tracker, display.update, display.console.print) as update:
+        trained = executors.execute(specs, store=store, fresh=fresh, progress=update, **options)  # refuses first
+        if stored or begun or options.get("executor", "local") == "local":  # a cluster may still refuse
+            display.begin()
+        if stored:
+            nothing = ": nothing is left to train" if stored == wanted else ""
+            display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
+        if begun:
+            goes = "goes" if len(begun) == 1 else "go"
+            display.console.print(f"{counted(len(begun), 'run')} {goes} on from a checkpoint.")
+        try:
+            for run in trained:
+                done.runs.append(run)
+                if run.spec.id not in stored:
+                    display.finished(run, len(done.runs), len(wanted))
+        except KeyboardInterrupt as interrupt:
+            done.interrupt = interrupt
+    done.note = display.note
+    return done
+
+
+# What the functions for Python do with values that have no name, and with the names of arguments.
+
+
+def import_lab(function: str) -> None:
+    """Refuse to begin where the lab's extra is not installed."""
+    try:
+        import asymtrain.lab.comparisons
+        import asymtrain.lab.executors
+        import asymtrain.lab.report.run_report
+        import asymtrain.lab.terminal  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("asymtrain"):
+            raise
+        raise UsageError(f"asymtrain.{function} needs {error.name}: {how_to_install('lab')}") from error
+
+
+@contextmanager
+def naming_arguments(function: Callable[..., object]) -> Iterator[None]:
+    """Let errors name the arguments of a function, where they name the options of the command that does the same."""
+    try:
+        yield
+    except UsageError as error:
+        error.args = (_in_python(str(error), inspect.signature(function).parameters),)
+        raise
+
+
+def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
+    def value(word: str) -> str:
+        return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
+
+    def argument(option: re.Match[str]) -> str:
+        name = _ARGUMENTS.get(option[1], option[1].replace("-", "_"))
+        if name not in arguments:  # an option of another program, as in `pip install --no-deps`
+            return option[0]
+        return f"{name}=True" if isinstance(arguments[name].default, bool) else f"{name}="
+
+    text = re.sub(r"(--set \w+=[\w.]+) (?=--set)", r"\1, ", text)
+    text = re.sub(r"--set (\w+)=([\w.]+)", lambda pair: f"{pair[1]}={value(pair[2])}", text)
+    text = re.sub(r"(--\w+-option) (\w+)=([\w.]+)", lambda pair: f"{pair[1]}{{{pair[2]!r}: {value(pair[3])}}}", text)
+    text = re.sub(r"(--device) (\w+)", lambda pair: f"{pair[1]}{value(pair[2])}", text)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", argument, text)
+
+
+_ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "data_options"}
+
+
+def given_fields(
+    function: str, chosen: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
+) -> dict[str, Any]:
+    """Those that a function's arguments chose, unless None, and further ones; `own` are known by another name there."""
+    from asymtrain.lab.runs import DEFAULTS
+
+    for name in fields:
+        if name in own:
+            raise UsageError(f"{name} is given as {own[name]}= here")
+        if name not in DEFAULTS:
+            known = {*DEFAULTS, *own.values()} - {*own}
+            raise unknown_name(f"argument of {function}, or field of a run,", name, known)
+    return {name: value for name, value in chosen.items() if value is not None} | dict(fields)
+
+
+def checked_paths(
+    out: str | Path | None, store: str | Path | None, data_root: str | Path | None, device: str | None
+) -> tuple[Path | None, Path | None, Path | None]:
+    """Folder, record and data's root; refuse what could not be written to, or trained on."""
+    from asymtrain.lab.devices import default_device
+
+    folder, record, root = (None if path is None else Path(path).expanduser() for path in (out, store, data_root))
+    record = record or (folder and folder / STORE_NAME)
+    default_device(device)
+    if record is not None:
+        check_output(folder or record.parent, record)
+    return folder, record, root
+
+
+def named_spec(
+    build: object,
+    data: object,
+    recipe: str | None,
+    given: Mapping[str, Any],
+    build_options: Mapping[str, Any] | None,
+    data_options: Mapping[str, Any] | None,
+    data_root: Path | None,
+    scope: ExitStack,
+    *,
+    all_images: bool = False,
+    **others: Any,
+) -> tuple[RunSpec, list[str]]:
+    """`base_spec` of values, and lines that name the defaults, `others` included.
+
+    What has no name gets one, which holds until `scope` is closed. With `all_images` there are all of them, where a
+    scale would take a few, and alpha is not among the defaults.
+    """
+    from torch import nn
+
+    from asymtrain.lab.data.registry import kept_dataset
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.executors import check_data
+    from asymtrain.lab.recipes import complete
+    from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
+
+    if not isinstance(data, str):
+        data, data_options = scope.enter_context(kept_dataset(_own_dataset(data, data_options or {}))), None
+    if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):
+        given_one = f"a {type(build).__name__}"
+        raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
+    arch = build if isinstance(build, str) else UNNAMED
+    base = base_spec(arch, data, recipe=recipe, fields=given, arch_options=build_options, data_options=data_options)
+    if all_images:
+        base = replace(base, per_class=given.get("per_class"))
+    dataset = load_for(base, data_root)
+    known = {"dataset", *given, *(["alpha"] if all_images else [])}
+    (base,), opening = complete([base], recipe, known, data_root, recipe=recipe, **others)
+    if not isinstance(build, str):
+        inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
+        arch = scope.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
+        base = replace(base, arch=arch)
+    check_data([base], data_root)
+    return base, opening
+
+
+def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
+    """A dataset of what the caller holds."""
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.data.own import load_arrays
+    from asymtrain.lab.data.resize import resized
+
+    known = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
+    for name in options:
+        if name not in known:
+            raise unknown_name("option of the data", name, known)
+    return resized(data, options.get("image_size")) if isinstance(data, Dataset) else load_arrays(data, **options)
+
+
+def parse_seeds(seeds: int | Iterable[int], first: int = FIRST_SEED) -> tuple[int, ...]:
+    """Seeds from how many, or from which."""
+    how = UsageError(
+        f"seeds must be how many, from 1 to {MOST_SEEDS}, or which, such as [{first}, {first + 1}], got {seeds!r}"
+    )
+    if isinstance(seeds, bool | str | bytes) or not isinstance(seeds, int | Iterable):
+        raise how
+    if isinstance(seeds, int):
+        seeds = range(first, first + min(seeds, MOST_SEEDS + 1))
+    which = tuple(dict.fromkeys(itertools.islice(seeds, MOST_SEEDS + 1)))
+    if not 1 <= len(which) <= MOST_SEEDS:
+        raise how
+    return which
+
+
+def call_text(function: str, base: RunSpec, given: Mapping[str, Any], own: Mapping[str, str], **options: Any) -> str:
+    """The call as a page shows it, with the options that are set; what is no name stands by that of its runs."""
+    chosen = {**given, **{name: value for name, value in options.items() if value}}
+    shown = [f"{own.get(name, name)}={value!r}" for name, value in chosen.items()]
+    return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *shown])})"

@@ -1,0 +1,120 @@
+"""What the frame and the commands are told of a study. This file is read for --help: it imports nothing heavy.
+
+class Drops(Study):
+    \"""Do branches replace dropout?\"""
+
+    name = "drops"
+    blocks = {"mlp": Block("mlp", "the MLP", (DROPS["mlp"],))}
+
+    def scope(self, *, quick): return QUICK if quick else FULL
+    def page(self, scope, known, files=()): return JudgedPage(...)
+
+STUDY = Drops()
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from asymtrain.lab.report.figure import Figure
+    from asymtrain.lab.report.table import Table
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.studies.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Trainings and measurements, as far as stored runs name them."""
+
+    specs: "tuple[RunSpec, ...]" = ()
+    measurements: tuple[Any, ...] = ()  # each with its `spec`, its `name` in the store and its `title`
+    # How many trainings (at most) wait for others before they can be named. Each group has a backbone and a name, so
+    # that what several parts wait for is counted once.
+    later: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # More of them, as specs that take as long.
+    stand_ins: "tuple[RunSpec, ...]" = ()
+    waits_for: tuple[Any, ...] = ()  # parts of other blocks that must be finished before
+
+
+@dataclass(frozen=True)
+class Block:
+    """Parts that are trained in one go and worth keeping alone. What a store holds counts, whatever trained it.
+
+    A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, known)`. Equal parts are one.
+    """
+
+    name: str
+    title: str
+    parts: tuple[Any, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)  # fields of the scope that this block replaces
+
+    def scope(self, scope: Any) -> Any:
+        return dataclasses.replace(scope, **self.changes) if self.changes else scope
+
+
+@dataclass(frozen=True)
+class JudgedPage:
+    """What came out. A table with `detail` stands on the page alone; an empty line in `lead` starts a paragraph."""
+
+    title: str
+    lead: str
+    tables: "Sequence[Table]"
+    document: Mapping[str, Any]  # the numbers as JSON values
+    figures: "Sequence[Figure]" = ()
+    sentences: Sequence[str] = ()
+    headline: tuple[str, str, str] | None = None  # as `report.page.write_page` takes it
+
+
+class Study(ABC):
+    """A study. Its docstring is the help of its command."""
+
+    name: ClassVar[str]  # of its command, its page and its folder
+    blocks_are: ClassVar[str] = "block"  # in the error about an unknown one
+    in_results: ClassVar[str] = ""  # folders of results/ that hold its rows
+    file_option: ClassVar[tuple[str, str] | None] = None  # of `show`: files that its page also reads, and their help
+    measures: ClassVar[bool] = False  # does it measure states, beside training?
+    run_block: ClassVar[str] = "run"  # the words of the command that does a block
+    has_own_commands: ClassVar[bool] = False  # in a file of its name in lab/cli; else it has the usual ones
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Mapping[str, Block]:
+        """In the order in which they are done."""
+
+    @abstractmethod
+    def scope(self, *, quick: bool = False) -> Any:
+        """How large it is; `quick` is tiny, to try the commands."""
+
+    def needs(self, part: Any, scope: Any, known: "Snapshot") -> Needs:
+        """What a part of a block needs, by how large the study is and by what the store holds."""
+        needs: Needs = part.needs(scope, known)
+        return needs
+
+    @abstractmethod
+    def page(self, scope: Any, known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+        """What the stored runs say."""
+
+    def row(self, block: Block) -> dict[str, Any]:
+        """What else the list of blocks has as JSON."""
+        return {}
+
+    def is_small(self, scope: Any) -> bool:
+        """Are its networks those of the scale `quick`, which train at rates of their own?"""
+        return False
+
+    def is_rated(self, scope: Any, known: "Snapshot", device: str) -> bool:
+        """Is it known how fast this device trains in the scope's precision?"""
+        return True
+
+    def measure(self, wanted: Sequence[Any], store: Path, device: str | None, data_root: Path | None) -> Iterator[Any]:
+        """Take measurements, store each as it comes, and yield what was stored."""
+        return iter(())
+
+    def measurement_seconds(
+        self, wanted: Sequence[Any], known: "Snapshot", device: str, workers: int, *, small: bool
+    ) -> float:
+        return 0.0

@@ -1,0 +1,107 @@
+"""How long trainings will take: by like runs of the store, else by a rule of thumb."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from asymtrain.lab.data import registry, shapes
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.studies.snapshot import Snapshot
+
+# Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
+# in bf16; one core of a CPU in float32). A guess for any other device, and for smaller networks a pessimistic one.
+RULE = {
+    "cuda": {"mlp": 18e6, "cnn": 169e3, "vit": 227e3},
+    "cpu": {"mlp": 20e3, "cnn": 37e0, "vit": 121e0},
+}
+# The same on one core for the small networks of the scale `quick`.
+SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
+# Seconds before the first step: torch is loaded, workers start, and on a GPU compiled code is loaded from the cache
+# (docs/performance.md).
+START = {"cuda": 20.0, "cpu": 10.0}
+PASSES = 3  # forward passes in the time of a training step
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Seconds of wall time, and how many of the trainings were like a stored one."""
+
+    seconds: float
+    runs: int
+    like: int
+    rates: str = ""  # of which precision the rule's rates are, where it is not that of the runs
+
+    @property
+    def basis(self) -> str:
+        if self.like == self.runs:
+            return "by like runs of the store"
+        rule = f"a rule of thumb (images a second of each backbone{self.rates})"
+        return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
+
+
+def class_count(spec: RunSpec) -> int:
+    count = registry.class_count(spec.dataset, dict(spec.dataset_options))
+    assert count is not None, f"{spec.dataset} does not tell how many classes it has"
+    return count
+
+
+def image_counts(spec: RunSpec) -> tuple[int, int]:
+    """Images to train and to test on; where a source does not tell, as many as `shapes` has."""
+    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
+    return (size and size.train) or shapes.SIZE, (size and size.test) or shapes.TEST_SIZE
+
+
+def count_test_images(spec: RunSpec) -> int:
+    return image_counts(spec)[1]
+
+
+def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
+    """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
+    total, tested = image_counts(spec)
+    total = total if spec.per_class is None else spec.per_class * class_count(spec)
+    split = spec.validation == "split"
+    every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
+    return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES
+
+
+def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
+    """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
+    timed = [run for run in known.runs.values() if is_timed(run, device)]
+    rates, of_models = _rates(timed, _kind), _rates(timed, lambda spec: (spec.arch,))
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    known_rates = [rates.get(_kind(spec)) for spec in specs]
+    seconds = sum(
+        image_steps(spec) / (rate or rule.get(spec.arch) or of_models.get((spec.arch,), min(rule.values())))
+        for spec, rate in zip(specs, known_rates, strict=True)
+    )
+    slower = device == "cuda" and any(spec.precision != "bf16" for spec in specs)
+    like = len(specs) - known_rates.count(None)
+    return TimeEstimate(seconds / max(1, workers), len(specs), like, " in bf16, which is faster" if slower else "")
+
+
+def is_timed(run: Run, device: str) -> bool:
+    """Does the run tell a rate of this kind of device?"""
+    return (run.device == "cpu") == (device == "cpu") and run.seconds > 0
+
+
+def has_rates(specs: Iterable[RunSpec], known: Snapshot, device: str) -> bool:
+    """Is there a rule or a timed run for each of the models?"""
+    timed = {*RULE[device], *(run.spec.arch for run in known.runs.values() if is_timed(run, device))}
+    return {spec.arch for spec in specs} <= timed
+
+
+def _rates(runs: Iterable[Run], kind: Callable[[RunSpec], tuple[object, ...]]) -> dict[tuple[object, ...], float]:
+    """Images a second of each kind of run; a run's seconds are its share of its stack's.
+
+    Of the fastest: slower ones were short, in a small stack, or beside other work on the device.
+    """
+    rates: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    for run in runs:
+        rate = image_steps(run.spec, len(run.history)) / run.seconds
+        rates[kind(run.spec)] = max(rate, rates[kind(run.spec)])
+    return dict(rates)
+
+
+def _kind(spec: RunSpec) -> tuple[object, ...]:
+    both = spec.signal in ("noise", "gated")  # these take both gradients at every step
+    return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy, both)
