@@ -28,7 +28,7 @@ from asymtrain.lab.statistics import (
     unpack_answers,
     wilcoxon_p,
 )
-from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, effect_of, improvement, interval, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect, first_epochs
 from asymtrain.lab.studies.paper.numbers import Printed, note_text
 from asymtrain.lab.studies.paper.study import PRIMARY
@@ -93,12 +93,12 @@ def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids
 
 
 def comparison_table(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PairedCell],
     name: str,
     title: str,
     headings: Headings,
     columns: Sequence[Column],
-    cells: Callable[[Comparison, int], Sequence[Cell]],
+    cells: Callable[[PairedCell, int], Sequence[Cell]],
     note: str,
 ) -> Table:
     """A row for each comparison: its headings, its reading where there are several, and what `cells` makes of it.
@@ -115,7 +115,7 @@ def comparison_table(
     return Table(name, title, shown, tuple(rows), note)
 
 
-def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
+def family_sizes(comparisons: Sequence[PairedCell]) -> Counter[str]:
     return Counter(row.reading.name for row in comparisons)
 
 
@@ -124,7 +124,7 @@ def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
 
 def effect_table(
     known: Snapshot,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PairedCell],
     name: str,
     title: str,
     headings: Headings,
@@ -138,7 +138,7 @@ def effect_table(
     """
     at = 4  # behind the interval over seeds
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         ours = effect_cells(known, row, family)
         images = [image_interval_cell(known, row)] if over_images else []
         return [*ours[:at], *images, *ours[at:], *_paper_cells(known, row)]
@@ -150,7 +150,7 @@ def effect_table(
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
 
 
-def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[Cell]:
+def effect_cells(known: Snapshot, comparison: PairedCell, family: int) -> list[Cell]:
     """The cells under `EFFECT`, as one of a family of tests."""
     effect = effect_of(known, comparison)
     if effect is None:
@@ -165,7 +165,7 @@ def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[C
     ]
 
 
-def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
+def _paper_cells(known: Snapshot, comparison: PairedCell) -> list[Cell]:
     paper, effect = comparison.paper, effect_of(known, comparison)
     if paper is None or paper.improvement is None:
         return [NOTHING] * len(PAPERS)
@@ -184,7 +184,7 @@ OVER_IMAGES = percent("Interval over images")
 OVER_IMAGES_NOTE = note_text("over-images", column=OVER_IMAGES.name)
 
 
-def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
+def image_interval_cell(known: Snapshot, comparison: PairedCell) -> Cell:
     """The interval of a comparison's finished pairs.
 
     A dash where a run did not record which images it got right (it diverged, or is of an older version), and for the
@@ -224,8 +224,8 @@ SIZES = (
 SIZES_NOTE = note_text("sizes")
 
 
-def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    def cells(row: Comparison, family: int) -> list[Cell]:
+def sizes_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         effect = effect_of(known, row)
         if effect is None:
             return missing_cells(len(SIZES))
@@ -248,8 +248,8 @@ FIT = (*sides(), N)
 FIT_NOTE = note_text("fit")
 
 
-def fit_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    def cells(row: Comparison, family: int) -> list[Cell]:
+def fit_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         pairs = [pair for pair in pairs_of(known, row) if all(run.history for run in pair)]
         if not pairs:
             return missing_cells(len(FIT))
@@ -279,11 +279,11 @@ SAME, OPPOSITE, UNCLEAR = "same", "opposite", "unclear"
 
 
 def cosine_table(
-    known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings, window: int
+    known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings, window: int
 ) -> Table:
     """The cosine is that of a comparison's Asymmetric runs, over their first `window` epochs."""
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(known, row)
         if effect is None:
             return [alpha, *missing_cells(len(COSINE) - 1)]

@@ -2,7 +2,7 @@
 
 from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines
 from asymtrain.lab.studies.paper.comparisons import (
-    Comparison,
+    PairedCell,
     compare,
     effect_of,
     evidence_of,
@@ -24,7 +24,7 @@ DOSE = 20  # the redundancy whose settings serve all levels where N alone is to 
 DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
 
 
-def comparisons(study: Scope) -> list[Comparison]:
+def comparisons(study: Scope) -> list[PairedCell]:
     return [
         compare(
             study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
@@ -35,7 +35,7 @@ def comparisons(study: Scope) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def doses(study: Scope) -> list[Comparison]:
+def doses(study: Scope) -> list[PairedCell]:
     """The same learning rate, weight decay and alpha at each level: only N differs."""
     return [
         compare(
@@ -69,7 +69,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
 
 
-def _figure(study: Scope, known: Snapshot, main: list[Comparison]) -> Figure:
+def _figure(study: Scope, known: Snapshot, main: list[PairedCell]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:

@@ -1,7 +1,7 @@
 """Tables 10 and 17: the three backbones on CIFAR-10 with one branch."""
 
 from asymtrain.lab.studies.paper import searches
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, evidence_of, needs_of
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import gold_search, settled, values_for
@@ -14,7 +14,7 @@ from asymtrain.models import display_name
 DATASET = "cifar10"
 
 
-def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[PairedCell]:
     """One for each backbone; with `fair` the same Asymmetric runs against a Plain that had as many trials."""
     rows = []
     for reading in readings_for(study, 1, "training", "accuracy"):

@@ -7,7 +7,7 @@ from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, part
 from asymtrain.lab.report.figure import VALUE, Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, pairs_of, specs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, pairs_of, specs_of
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, first_epochs
 from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import note_text, printed
@@ -23,7 +23,7 @@ from asymtrain.models import display_name
 GAP_EPOCHS = (10, 50, 100)
 
 
-def comparisons(study: Scope, *more: Part) -> list[Comparison]:
+def comparisons(study: Scope, *more: Part) -> list[PairedCell]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
         compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
@@ -43,7 +43,7 @@ def needs_of_table3(study: Scope, known: Snapshot) -> Needs:
 def effect(
     study: Scope,
     known: Snapshot,
-    comparison: Comparison,
+    comparison: PairedCell,
     label: str,
     epochs: int,
     value: Callable[[Run], float | None],
