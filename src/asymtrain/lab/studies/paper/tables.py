@@ -1,11 +1,12 @@
-"""The columns and cells that the paper's tables share: ours beside the paper's, as values.
+"""The columns and cells that the paper's tables share, ours beside the paper's, as values; and lines of its figures.
 
 A table of comparisons (`comparison_table`) has a row for each; what stands in it is one of the tuples of columns below,
 with the function that fills it. How a number is written is said by its column alone.
 """
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
 from asymtrain.lab.instruments.alignment.measure import conflicts
+from asymtrain.lab.instruments.curves import Curve
+from asymtrain.lab.report.figure import Colour, Dash, Line
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
@@ -358,3 +361,19 @@ def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]
         *papers,
         NOTHING if printed_change is None else Cell(change - printed_change, ids),
     ]
+
+
+# Lines of figures from curves over seeds
+
+LEAST = 4  # seeds for a band: the t interval of fewer is wider than the figure
+
+
+def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid", seeds: bool = False) -> Line:
+    """A curve with its interval over seeds; with each seed's line where asked for, or where there are few."""
+    line = dataclasses.replace(curve.line(label, colour), dash=dash)
+    alone = seeds or len(curve.seeds) < LEAST
+    return dataclasses.replace(line, low=(), high=(), seeds_on_demand=False) if alone else line
+
+
+def has_points(lines: Iterable[Line]) -> bool:
+    return any(value is not None for line in lines for value in line.y)

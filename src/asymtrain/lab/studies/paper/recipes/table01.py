@@ -10,11 +10,10 @@ from asymtrain.lab.studies.paper.comparisons import (
     interval,
     specs_of,
 )
-from asymtrain.lab.studies.paper.figures import has_points
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, table_values
-from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
+from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, has_points, sizes_table
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name

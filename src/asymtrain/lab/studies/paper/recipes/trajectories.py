@@ -9,12 +9,19 @@ from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, pairs_of, specs_of
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, first_epochs
-from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import note_text, printed
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Scope, readings_for, stands_note, table_values
-from asymtrain.lab.studies.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
+from asymtrain.lab.studies.paper.tables import (
+    DIFFERENCE_NOTE,
+    READING,
+    arch_cell,
+    curve_line,
+    difference_cells,
+    difference_columns,
+    has_points,
+)
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.lab.studies.timing import class_count
@@ -82,7 +89,7 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
-Quantity = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
+Readout = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
 Rows = tuple[tuple[Cell, ...], ...]
 
 
@@ -91,55 +98,50 @@ def _rows(
     known: Snapshot,
     evidence: dict[str, dict[str, Evidence]],
     table: str,
-    quantities: Sequence[Quantity],
+    readouts: Sequence[Readout],
     *more: Part,
     epochs: bool = False,
+    whole: str = "",
 ) -> Rows:
-    """A row for each reading, backbone and quantity; `epochs`: with a column for the epoch. Adds to the evidence."""
+    """A row for each reading, backbone and readout. Adds to the evidence.
+
+    `epochs`: with a column for the epoch. `whole`: over all epochs, under a label that begins with this.
+    """
     cells = []
     for comparison in comparisons(study, *more):
-        for name, epoch, value in quantities:
-            label = f"{table}/{comparison.arch}/{name}"
+        for name, epoch, value in readouts:
+            printed_label = f"{table}/{comparison.arch}/{name}"
+            label = f"{whole}/{comparison.arch}" if whole else printed_label
             # Where the learning rate falls until the end, the first epochs are no shorter run.
-            window = study.epochs if comparison.reading.changes == "recipe" else None
+            window = study.epochs if whole or comparison.reading.changes == "recipe" else None
             measured = effect(study, known, comparison, label, window or epoch, value, window=window)
             if measured is not None:
                 evidence.setdefault(comparison.reading.name, {})[label] = measured
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
-            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(label))))
+            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(printed_label))))
     return tuple(cells)
 
 
 def make_table3(study: Scope, known: Snapshot) -> RecipeOutput:
-    tables, evidence = [], dict[str, dict[str, Evidence]]()
+    evidence, first = dict[str, dict[str, Evidence]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
-    for what, title, value, columns in (
-        # Of one run the epoch is a whole number, and the paper prints one.
-        ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
-        ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
-    ):
-        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)], "recipe")
-        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), rows, note))
-    if study.epochs > study.window:
-        tables.append(_uncensored(study, known, evidence))
+    # Of one run the epoch is a whole number, and the paper prints one.
+    epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
+    converged: list[Readout] = [("convergence", study.window, convergence)]
+    rows = _rows(study, known, evidence, "table3", converged, "recipe")
+    ends = _rows(study, known, evidence, "table3", [("final", study.window, final)], "recipe")
+    accuracies = (Column("Backbone"), READING, *difference_columns(4))
+    tables = [
+        Table("table3-convergence", first, epochs, rows, note),
+        Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
+    ]
+    if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
+        rows = _rows(study, known, evidence, "table3", converged, "recipe", whole="convergence")
+        note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
+        title = f"{first} over all {study.epochs} epochs"
+        tables.append(Table("table3-convergence-whole", title, epochs, rows, note))
     return RecipeOutput(tuple(tables), evidence=evidence)
-
-
-def _uncensored(study: Scope, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
-    """The convergence epoch over all epochs. A run that still improves at epoch 100 converges there by its end."""
-    rows = []
-    for comparison in comparisons(study, "recipe"):
-        label = f"convergence/{comparison.arch}"
-        measured = effect(study, known, comparison, label, study.epochs, convergence, window=study.epochs)
-        if measured is not None:
-            evidence.setdefault(comparison.reading.name, {})[label] = measured
-        cells = difference_cells(measured, printed(f"table3/{comparison.arch}/convergence"))
-        rows.append((arch_cell(comparison.arch), Cell(comparison.reading.title), *cells))
-    title = f"Table 3: convergence epoch over all {study.epochs} epochs"
-    note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
-    columns = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
-    return Table("table3-convergence-whole", title, columns, tuple(rows), note)
 
 
 def make_table4(study: Scope, known: Snapshot) -> RecipeOutput:
