@@ -96,15 +96,9 @@ def test_a_race_goes_on_in_the_folder_of_the_short_form(cli):
     assert "asymtrain-tune holds a tune that differs in short: give another folder with --out" in refusal.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        pytest.param(["--seeds", "3"], "without --seeds: asymtrain tune confirms on fresh seeds", id="seeds"),
-        pytest.param(["--whole"], "without --whole: asymtrain tune --whole", id="whole"),
-    ],
-)
-def test_what_only_the_race_has_is_refused(refused, options, said):
-    assert said in refused("probe", "mlp", *options)
+def test_what_only_the_race_has_is_refused(refused):
+    for options in (["--seeds", "3"], ["--whole"]):
+        assert f"No such option: {options[0]}" in refused("probe", "mlp", *options)
 
 
 def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
