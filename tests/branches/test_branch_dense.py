@@ -141,14 +141,14 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (torch.zeros(2, dtype=torch.int64), r"one target for each of 2 x 8 x 6 .*got targets of shape \(2,\)"),
+        (torch.zeros(2, dtype=torch.int64), r"\(2, 8, 6\).*got \(2,\)"),
         (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
         (torch.zeros(2, 8, 6), "class indices must be integers"),
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
         (torch.zeros(2, 1, 8, 6).long(), r"\(2, 1, 8, 6\): call .*squeeze\(1\)"),
         (torch.zeros(2, 8, 6, C), r"\(2, 8, 6, 4\): call targets.movedim\(-1, 1\)"),
-        (torch.zeros(3, 8, 6, dtype=torch.int64), "2 samples, and there are targets of 3"),
-        (torch.zeros(3, C, 8, 6), "2 samples, and there are targets of 3"),
+        (torch.zeros(3, 8, 6, dtype=torch.int64), "one for each sample"),
+        (torch.zeros(3, C, 8, 6), "one for each sample"),
     ],
 )
 def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:
@@ -171,7 +171,7 @@ def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tens
     )  # fmt: skip
     model(x)
     y = masks(2, 9, 6)
-    with pytest.raises(UsageError, match=r"'blocks.0' gives tokens, and targets of shape \(2, 9, 6\) are maps: make"):
+    with pytest.raises(UsageError, match=r"'blocks.0': .* got \(2, 9, 6\): .* make maps of the tokens"):
         tokens.loss(y)
     logits = maps.logits()["blocks.0"]
     assert logits.shape == (2, C, 3, 2)
@@ -268,7 +268,7 @@ def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Mod
     model, tokens = language
     for shift, remedy in ((1, "which shift=1 moves"), (0, r"attach with shift=1; a class token.*tokens\[:, 1:\]")):
         branches = at_tokens(model, tokens, shift=shift)
-        with pytest.raises(UsageError, match=rf"5 tokens, and the targets have 4: .*{remedy}"):
+        with pytest.raises(UsageError, match=rf"5 positions, and the targets have 4: .*{remedy}"):
             branches.loss(tokens[:, 1:])
         branches.strip()
     branches = at_tokens(model, tokens, shift=1, resize="targets")

@@ -251,7 +251,7 @@ def _learned_objective(objective: object, number: int, *, quantities: bool) -> O
             f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
         )
     learned = find_objective(objective) if isinstance(objective, str) else objective
-    if number == 1 and learned is find_objective("softmax"):
+    if number == 1 and isinstance(learned, Objective) and learned.competes:
         raise UsageError(
             f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
             "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"

@@ -14,7 +14,7 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
 from asymtrain.lab.instruments.alignment.measure import conflicts
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import (
@@ -82,9 +82,9 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
-def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:
+def ends_of(over_seeds: statistics.Interval | None) -> Range | None:
     """Both ends of what was computed; with one seed or equal pairs there is nothing."""
-    return None if over_seeds is None else Interval(over_seeds.low, over_seeds.high)
+    return None if over_seeds is None else Range(over_seeds.low, over_seeds.high)
 
 
 def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids) -> list[Cell]:
@@ -208,10 +208,10 @@ def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
 
 
 @lru_cache(maxsize=1024)  # cells share runs, and thousands of draws of ten thousand images take a second
-def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Interval | None:
+def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Range | None:
     before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
     try:
-        return Interval(*bootstrap_images(before, after, over_seeds=False))
+        return Range(*bootstrap_images(before, after, over_seeds=False))
     except UsageError:  # Plain is right in next to no image: a draw may have none of them
         return None
 
@@ -240,7 +240,7 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
         p = wilcoxon_p([after - before for before, after in zip(plain, asymmetric, strict=True)])
         bootstrap = detectable = None
         if n > 1 and any(plain):
-            bootstrap = Interval(*bootstrap_seeds(plain, asymmetric))
+            bootstrap = Range(*bootstrap_seeds(plain, asymmetric))
             detectable = minimum_detectable_improvement(plain, asymmetric, family=family)
         values = (cohen_d_z(plain, asymmetric), d_av, size_word(d_av), p, bootstrap, detectable, n)
         return [Cell(value, effect.spec_ids) for value in values]
@@ -320,7 +320,7 @@ def _pull(runs: Sequence[Run], epochs: int) -> float | None:
     return float(np.median(shares)) if shares else None
 
 
-def _signs(*intervals: Interval | None) -> str:
+def _signs(*intervals: Range | None) -> str:
     signs = {0 if span is None else (span.low > 0) - (span.high < 0) for span in intervals}
     if 0 in signs:
         return UNCLEAR

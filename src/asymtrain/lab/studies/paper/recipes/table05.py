@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.report.figure import Figure, Surface
-from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Range, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence
 from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
@@ -151,7 +151,7 @@ def _change(rows: Rows, level: int, name: str) -> float | None:
     return math.fsum(changes) / len(changes) if changes else None
 
 
-def _interval(rows: Rows, level: int) -> Interval | None:
+def _interval(rows: Rows, level: int) -> Range | None:
     """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
     changes = _changes(rows, level, "std") if level else []
     return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
