@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asymtrain.lab.store import Store
-from asymtrain.lab.studies.practice import protocol
+from asymtrain.lab.studies.practice import Practice, protocol
 from asymtrain.lab.studies.practice.protocol import BLOCKS, Task
 from asymtrain.lab.studies.study import Block
 
@@ -94,7 +94,7 @@ def first_missing(cli):
 
 @pytest.mark.slow
 def test_next_does_the_first_block_that_is_not_finished(cli, tiny, monkeypatch):
-    monkeypatch.setattr(protocol, "BLOCKS", {"backbones": BLOCKS["backbones"]})
+    monkeypatch.setattr(Practice, "blocks", {"backbones": BLOCKS["backbones"]})
     command = ("practice", "next", "--quick", "--device", "cpu", "--store", "s.sqlite")
     first = cli(*command)
     assert first.code == 0, first.err
