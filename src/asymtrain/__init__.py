@@ -31,7 +31,8 @@ The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. F
 compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
 `backward_with_alignment` makes the update from the two passes that an alignment needs. `compare` trains a model with
 and without branches, in pairs, and tells whether they helped; on the command line that is `asymtrain run`. `tune` finds
-the branches for a model, or says that none help; `probe` is its short form.
+the branches for a model, or says that none help; `probe` is its short form. `search` finds learning rate, weight decay
+and alpha by validation accuracy.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from asymtrain.branches import Branches, WithBranches, attach, clean
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
     from asymtrain.lab.api.compare import compare
+    from asymtrain.lab.api.search import search
     from asymtrain.lab.api.tune import probe, tune
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
 
@@ -66,6 +68,7 @@ __all__ = [
     "dialogue",
     "models",
     "probe",
+    "search",
     "sigmoid_loss",
     "softmax_loss",
     "tune",
@@ -76,6 +79,7 @@ _HOMES = {
     "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
     "lab.api.compare": ("compare",),
+    "lab.api.search": ("search",),
     "lab.api.tune": ("probe", "tune"),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from asymtrain.lab.checkpoints import StackPlan, checkpoints_of, execution_name
-from asymtrain.lab.cli.watch import LivePage
 from asymtrain.lab.engine import training
+from asymtrain.lab.live_page import LivePage
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
 from invented_runs import invented_epoch

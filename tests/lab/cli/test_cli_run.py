@@ -446,7 +446,7 @@ def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path,
     monkeypatch.chdir(tmp_path)
     np.savez("data.npz", x=np.zeros((9, 4), object), y=np.zeros(9))
     for name, words in {
-        "npz:data.npz": "x holds Python objects",
+        "npz:data.npz": "numpy.savez",
         "npz:gone.npz": "is not a file",
         "own_chance:chance": "returned other arrays when it was called again",
         "own_gone:data": "cannot be imported",

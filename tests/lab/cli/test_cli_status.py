@@ -6,10 +6,10 @@ import pytest
 
 from asymtrain.lab.checkpoints import STATE
 from asymtrain.lab.cli.options import latest_store
-from asymtrain.lab.cli.status import SHOWN
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.status import SHOWN
 from asymtrain.lab.store import Store
 
 REASON = "RuntimeError: the first line\n    and the second, " + "long " * 40 + "(losses.py, line 7)"

@@ -96,15 +96,9 @@ def test_a_race_goes_on_in_the_folder_of_the_short_form(cli):
     assert "asymtrain-tune holds a tune that differs in short: give another folder with --out" in refusal.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        pytest.param(["--seeds", "3"], "without --seeds: asymtrain tune confirms on fresh seeds", id="seeds"),
-        pytest.param(["--whole"], "without --whole: asymtrain tune --whole", id="whole"),
-    ],
-)
-def test_what_only_the_race_has_is_refused(refused, options, said):
-    assert said in refused("probe", "mlp", *options)
+def test_what_only_the_race_has_is_refused(refused):
+    for options in (["--seeds", "3"], ["--whole"]):
+        assert f"No such option: {options[0]}" in refused("probe", "mlp", *options)
 
 
 def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
@@ -153,13 +147,13 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
-    def interrupted(question, *, watcher, **options):
+    def interrupted(question, *, on_run, **options):
         def stop(run, done, total):
-            watcher.run(run, done, total)
+            on_run(run, done, total)
             if run.spec.seed == 3001:
                 raise KeyboardInterrupt
 
-        return run_tune(question, watcher=running.Watcher(watcher.progress, watcher.stage, stop), **options)
+        return run_tune(question, on_run=stop, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("asymtrain.lab.tune.run_tune", interrupted)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from asymtrain.lab import executors
-from asymtrain.lab.cli import watch
-from asymtrain.lab.cli.watch import served
+from asymtrain.lab import executors, live_page
+from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.live_page import served
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
 from invented_runs import invented_epoch
@@ -79,7 +79,7 @@ def test_a_store_with_no_finished_run_shows_what_is_pending(store):
 
 
 def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
-    monkeypatch.setattr(watch, "SHARE", 1e9)  # a page for every change, however long the first took to make
+    monkeypatch.setattr(live_page, "SHARE", 1e9)  # a page for every change, however long the first took to make
     with served(store) as server:
         _, first, page = get(server)
         status, headers, body = get(server, **{"If-None-Match": first["ETag"]})
@@ -97,7 +97,7 @@ def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
 
 
 def test_pages_are_not_made_without_end_and_the_slow_first_ones_delay_none(store, monkeypatch):
-    monkeypatch.setattr(watch, "SHARE", 1e-9)  # after a page that counts, the next one is due in years
+    monkeypatch.setattr(live_page, "SHARE", 1e-9)  # after a page that counts, the next one is due in years
     pages = []
     with served(store) as server, Store(store) as opened:
         for spec in SPECS:
@@ -109,7 +109,7 @@ def test_pages_are_not_made_without_end_and_the_slow_first_ones_delay_none(store
 
 def test_a_page_shows_one_moment(store, monkeypatch):
     """Runs that are stored while a page is made are counted once: on the next one."""
-    pending_states = watch.pending_states
+    pending_states = live_page.pending_states
 
     def store_meanwhile(opened):
         read = pending_states(opened)
@@ -118,9 +118,9 @@ def test_a_page_shows_one_moment(store, monkeypatch):
                 another.add(finished(spec))
         return read
 
-    page = watch.LivePage(store)
-    monkeypatch.setattr(watch, "pending_states", store_meanwhile)
-    assert "0 of 4 runs are trained." in words(watch.render_store(store)[1])
+    page = live_page.LivePage(store)
+    monkeypatch.setattr(live_page, "pending_states", store_meanwhile)
+    assert "0 of 4 runs are trained." in words(live_page.render_store(store)[1])
     assert "4 of 4 runs are trained." in words(page.current()[0].decode())
 
 
@@ -129,7 +129,7 @@ def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, one_core):
 
     def look(progress):
         if progress.recorded:
-            pages.append(watch.LivePage(path).current()[0].decode())
+            pages.append(live_page.LivePage(path).current()[0].decode())
 
     list(executors.execute(SPECS, store=path, device="cpu", progress=look))
     assert len(pages) == 3
@@ -137,20 +137,20 @@ def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, one_core):
     assert "8 of 12 epochs" in words(pages[1])
     assert pages[1].count('<div class="plot">') == 1
     assert words(pages[1]).count("is being trained now") == 4
-    last = watch.LivePage(path).current()[0].decode()
+    last = live_page.LivePage(path).current()[0].decode()
     assert "4 of 4 runs are trained." in words(last)
     assert 'id="unfinished"' not in last
 
 
 def test_stacks_that_compile_or_wait_for_a_turn_do_not_shorten_the_time_left():
     trained, begun = {SPECS[0]: [invented_epoch(1, 0.5, None, None)]}, {SPECS[1]: []}
-    assert [watch.count_training(stacks) for stacks in ([], [begun], [begun, begun])] == [0, 1, 1]
-    assert [watch.count_training([trained, begun]), watch.count_training([trained, trained])] == [1, 2]
+    assert [live_page.count_training(stacks) for stacks in ([], [begun], [begun, begun])] == [0, 1, 1]
+    assert [live_page.count_training([trained, begun]), live_page.count_training([trained, trained])] == [1, 2]
 
 
 def test_runs_of_several_settings_are_not_averaged():
     searched = {RunSpec(alpha=alpha, epochs=3): [invented_epoch(1, alpha, None, 0.1)] for alpha in (0.1, 0.2)}
-    ((_, figure),) = watch.unfinished_curves(searched)
+    ((_, figure),) = live_page.unfinished_curves(searched)
     (panel,) = figure.panels
     assert [line.y for line in panel.lines] == [pytest.approx((0.09,)), pytest.approx((0.19,))]
 
@@ -158,7 +158,7 @@ def test_runs_of_several_settings_are_not_averaged():
 def test_a_failure_is_named_with_its_reason(store):
     with Store(store) as opened:
         opened.fail(SPECS[:1], "the disk\nis <full>")
-    page = watch.LivePage(store).current()[0].decode()
+    page = live_page.LivePage(store).current()[0].decode()
     assert "failed: shapes mlp plain seed 42" in page
     assert "the disk is &lt;full&gt;" in page
 
@@ -216,7 +216,7 @@ def test_absolute_uris_and_repeated_hosts_are_refused(store, capfd, request_text
 
 
 def test_idle_connections_are_limited(store, monkeypatch):
-    monkeypatch.setattr(watch, "CONNECTIONS", 3)
+    monkeypatch.setattr(live_page, "CONNECTIONS", 3)
     with served(store) as server:
         before = threading.active_count()
         idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
@@ -300,15 +300,15 @@ def test_the_page_is_offered_while_it_trains(command, cli, photos, monkeypatch):
 
         return execute(specs, progress=look, **options)
 
-    servers, serve = [], watch.Server.__init__
+    servers, serve = [], live_page.Server.__init__
 
     def remember(self, *arguments, **options):
         serve(self, *arguments, **options)
         servers.append(self)
 
     monkeypatch.setattr(executors, "execute", watched)
-    monkeypatch.setattr(watch.Server, "__init__", remember)
-    monkeypatch.setattr(watch, "LAST_WORD", 0.01)
+    monkeypatch.setattr(live_page.Server, "__init__", remember)
+    monkeypatch.setattr(live_page, "LAST_WORD", 0.01)
     result = cli(*command.split(), "--data", photos, "--arch", "mlp", "--epochs", "1", "--watch")
     assert result.code == 0, result.err
     assert f"Watch it train: {servers[0].url}\n" in result.err
@@ -323,7 +323,7 @@ def test_an_open_page_sees_the_end(store, capsys):
     def ask():
         seen.append(get(server)[2])
 
-    with watch.watching(store):
+    with watching(store):
         server = printed_server(capsys.readouterr().err)
         ask()
         with Store(store) as opened:
@@ -336,8 +336,8 @@ def test_an_open_page_sees_the_end(store, capsys):
 
 
 def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, capsys, monkeypatch):
-    monkeypatch.setattr(watch, "PAUSE", 0.1)
-    render, begun, seen = watch.render_store, threading.Event(), []
+    monkeypatch.setattr(live_page, "PAUSE", 0.1)
+    render, begun, seen = live_page.render_store, threading.Event(), []
 
     def render_slowly(path):
         page = render(path)
@@ -349,8 +349,8 @@ def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, caps
         for _ in range(2):
             seen.append(get(server)[2])
 
-    monkeypatch.setattr(watch, "render_store", render_slowly)
-    with watch.watching(store):
+    monkeypatch.setattr(live_page, "render_store", render_slowly)
+    with watching(store):
         server = printed_server(capsys.readouterr().err)
         page = threading.Thread(target=ask_twice)
         page.start()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from asymtrain.lab.checkpoints import checkpoints_of
-from asymtrain.lab.cli.watch import served
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
 from asymtrain.lab.engine.plan import plan
+from asymtrain.lab.live_page import served
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
 
@@ -31,8 +31,8 @@ def store(tmp_path, make_run):
 
 @pytest.fixture
 def server(store, monkeypatch):
-    monkeypatch.setattr("asymtrain.lab.cli.watch.SHARE", 1e9)
-    monkeypatch.setattr("asymtrain.lab.cli.watch.PAUSE", 0.1)
+    monkeypatch.setattr("asymtrain.lab.live_page.SHARE", 1e9)
+    monkeypatch.setattr("asymtrain.lab.live_page.PAUSE", 0.1)
     with served(store[0]) as opened:
         yield opened
 

@@ -175,17 +175,17 @@ def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
     def value(word: str) -> str:
         return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
 
-    def argument(option: re.Match[str]) -> str:
-        name = _ARGUMENTS.get(option[1], option[1].replace("-", "_"))
+    def argument(found: re.Match[str]) -> str:
+        option, field, of_field, device = found.groups()
+        name = _ARGUMENTS.get(option, option.replace("-", "_"))
+        if option == "set":
+            return f"{field}={value(of_field)}"
         if name not in arguments:  # an option of another program, as in `pip install --no-deps`
-            return option[0]
-        return f"{name}=True" if isinstance(arguments[name].default, bool) else f"{name}="
+            return found[0]
+        given = f"{{{field!r}: {value(of_field)}}}" if field else repr(device) if device else ""
+        return f"{name}={given or (True if isinstance(arguments[name].default, bool) else '')}"
 
-    text = re.sub(r"(--set \w+=[\w.]+) (?=--set)", r"\1, ", text)
-    text = re.sub(r"--set (\w+)=([\w.]+)", lambda pair: f"{pair[1]}={value(pair[2])}", text)
-    text = re.sub(r"(--\w+-option) (\w+)=([\w.]+)", lambda pair: f"{pair[1]}{{{pair[2]!r}: {value(pair[3])}}}", text)
-    text = re.sub(r"(--device) (\w+)", lambda pair: f"{pair[1]}{value(pair[2])}", text)
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", argument, text)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\w+)=([\w.]+)| (cpu|cuda)\b)?", argument, text)
 
 
 _ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "data_options"}

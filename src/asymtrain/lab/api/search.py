@@ -1,24 +1,144 @@
-"""Learning rate, weight decay and alpha by validation accuracy: what `asymtrain search` does, as functions.
+"""`asymtrain.search`: learning rate, weight decay and alpha by validation accuracy, as `asymtrain search` finds them.
 
-searches = [plan_search(base, alphas=(0.1, 1.0))]            # base: the Asymmetric run that the values are for
-results, interrupt = train_searches(searches, display, store=path)
+`from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from asymtrain.lab.data import Dataset
     from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.search import Search, SearchResult
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
 
 MOST_POINTS = 1000  # of linear alphas
+
+
+def search(
+    build: str | Callable[..., nn.Module],
+    data: str | Dataset | Sequence[Any] | Mapping[str, Any],
+    *,
+    strategy: str = "gold",
+    learning_rates: Iterable[float] | None = None,
+    weight_decays: Iterable[float] | None = None,
+    alphas: Iterable[float] | None = None,
+    fixed_weight_decay: float | None = None,
+    fair: bool = False,
+    criterion: str = "best",
+    seeds: int | Iterable[int] = 1,
+    epochs: int | None = None,
+    final_epochs: int | None = None,
+    recipe: str | None = "ordinary",
+    batch: int | None = None,
+    at: str | Sequence[str] | None = None,
+    pool: str | None = None,
+    layout: str | None = None,
+    redundancy: int | None = None,
+    precision: str | None = None,
+    build_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    data_root: str | Path | None = None,
+    store: str | Path | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    progress: bool = True,
+    **fields: Any,
+) -> SearchResult:
+    """Search learning rate, weight decay and alpha by validation accuracy; no test accuracy is computed.
+
+    >>> import numpy as np, torch, asymtrain
+    >>> x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    >>> y = (x[:, 0] > 0).astype(np.int64)
+    >>> def net(classes):
+    ...     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes))
+    >>> result = asymtrain.search(
+    ...     net, (x, y), learning_rates=[0.001, 0.01], weight_decays=[0.1], alphas=[0.3, 1.0], epochs=1,
+    ...     recipe="paper", at="1", progress=False,
+    ... )
+    >>> result.complete, sorted(result.chosen["asymmetric"])
+    (True, ['alpha', 'learning_rate', 'weight_decay'])
+
+    Args:
+        build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
+            takes it.
+        data: a name, a `Dataset`, or arrays or tensors, as `asymtrain.compare` takes it.
+        strategy: gold: Plain's learning rate and weight decay serve both; dual: each has its own.
+        learning_rates: to try; the paper's by default, as for weight decays and alphas.
+        weight_decays: to try.
+        alphas: to try.
+        fixed_weight_decay: while the learning rate is searched.
+        fair: give Plain as many trials of dropout and label smoothing as alpha gets.
+        criterion: validation accuracy of the best epoch, or of the last.
+        seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
+        epochs: of a search run; by default three quarters of a final run's.
+        final_epochs: of the runs that the values are for.
+        recipe: paper, ordinary, strong; None for the scale's own settings.
+        batch: inputs in a batch.
+        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        pool: mean, or class_token.
+        layout: the axes of a place's output, such as BTD, where they cannot be told.
+        redundancy: branches at each place.
+        precision: fp32, tf32 or bf16.
+        build_options: further arguments of the builder.
+        data_options: such as image_size, layout or seed.
+        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        data_root: where downloaded data is kept.
+        store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
+        out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.
+        fresh: train again what the store holds.
+        progress: a bar on a terminal, elsewhere a line for each run, on stderr.
+        **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
+    """
+    from asymtrain.lab.api import common
+
+    common.import_lab("search")
+    from asymtrain.lab.search.grids import SEARCH_SEEDS
+    from asymtrain.lab.search.page import write_search
+    from asymtrain.lab.terminal import progress_display
+
+    own = common.OWN | {"seed": "seeds", "learning_rate": "learning_rates", "weight_decay": "weight_decays"}
+    chosen = {
+        "epochs": final_epochs, "batch": batch, "at": at, "pool": pool, "layout": layout, "redundancy": redundancy,
+        "precision": precision,
+    }  # fmt: skip
+    given = common.given_fields("search", chosen, fields, own)
+    numbers = common.parse_seeds(seeds, SEARCH_SEEDS[0])
+    grids = {"learning_rates": learning_rates, "weight_decays": weight_decays, "alphas": alphas}
+    tried: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in grids.items()}
+    with common.naming_arguments(search), ExitStack() as scope:
+        folder, record, root = common.checked_paths(out, store, data_root, device)
+        base, opening = common.named_spec(build, data, recipe, given, build_options, data_options, root, scope)
+        options: dict[str, Any] = {
+            "fixed_weight_decay": fixed_weight_decay,
+            "fair": fair,
+            "criterion": criterion,
+            "epochs": epochs,
+        }
+        planned = plan_searches([base], strategy, **tried, **options, seeds=numbers)
+        where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
+        with progress_display(opening, quiet=not progress) as display:
+            (result,), interrupt = train_searches(planned, display, **where)
+    if interrupt is not None:
+        again = f"finished runs are in {record}; call it again to go on" if record else "give store= to keep runs"
+        interrupt.add_note(f"asymtrain.search: {again}")
+        raise interrupt
+    if folder is not None and record is not None:
+        values = {name: value for name, value in {**tried, **options}.items() if value is not None}
+        chosen = {"strategy": strategy, "recipe": recipe, "seeds": list(numbers), **values} | given
+        command = common.call_text("search", base, chosen, own, build_options=build_options, data_options=data_options)
+        write_search(folder, [result], {"Command": command, **search_facts([result], record)})
+    return result
 
 
 def plan_searches(
@@ -56,7 +176,7 @@ def plan_searches(
 
 
 def train_searches(
-    searches: Sequence[Search], display: Display, *, store: Path, tracker: Tracker | None = None, **options: Any
+    searches: Sequence[Search], display: Display, *, store: Path | None, tracker: Tracker | None = None, **options: Any
 ) -> tuple[list[SearchResult], KeyboardInterrupt | None]:
     """Where the searches stand after they were trained, and the Ctrl-C that ended the training, if one did.
 
@@ -70,6 +190,8 @@ def train_searches(
             on_run = display.telling(_line)
             return run_searches(searches, store=store, on_run=on_run, progress=update, **options), None
         except KeyboardInterrupt as interrupt:
+            if store is None:
+                raise
             return read_searches(searches, store, data_root=options.get("data_root")), interrupt
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +51,7 @@ def export(
     with loading():
         from asymtrain.lab.store import Store, export_store, read_export
     chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
-    with explained(), Store(store, read_only=True) as opened:
+    with Store(store, read_only=True) as opened:
         if not force and (loss := lost_by_export(opened, folder)):
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
         export_store(opened, folder, format=chosen, without=list(map(read_export, _others(without or (), folder))))
@@ -74,10 +73,9 @@ def import_(
         from asymtrain.lab.store import Store, import_store, read_export
     if store.is_dir():
         raise UsageError(f"{store} is a folder: give the store first, and then the folders that are imported")
-    with explained():
-        exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
-        with Store(store) as opened:
-            imported = [import_store(opened, export) for export in exports]
+    exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
+    with Store(store) as opened:
+        imported = [import_store(opened, export) for export in exports]
     added, measurements = sum(part.added for part in imported), sum(part.measurements for part in imported)
     present, differing = sum(part.present for part in imported), sum(part.differing for part in imported)
     text = f"Imported {counted(added, 'run')} into {store}"
@@ -96,7 +94,7 @@ def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
     with loading():
         from asymtrain.lab.store import Check, Damage, DamagedError, Store
     try:
-        with explained(), Store(store, read_only=True) as opened:
+        with Store(store, read_only=True) as opened:
             result = opened.check()
     except DamagedError as error:
         result = Check({}, (Damage("file", str(error)),))
@@ -119,9 +117,8 @@ def tensorboard(store: Source, folder: Folder) -> None:
     """Write the history of each run as a TensorBoard log."""
     with loading():
         from asymtrain.lab.store import write_tensorboard
-    with explained():
-        runs = finished_runs(store)
-        write_tensorboard(runs, folder)
+    runs = finished_runs(store)
+    write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
 
 
@@ -157,13 +154,3 @@ def lost_by_export(store: "Store", folder: Path) -> str | None:
 def _rows(store: "Store") -> set[Any]:
     values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
     return {*store.records(every_attempt=True), *values}
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn what the system says of a path into a `UsageError`."""
-    try:
-        yield
-    except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        raise UsageError(f"{path}{error.strerror or error}: check the path, or give another") from error

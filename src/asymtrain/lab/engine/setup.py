@@ -47,7 +47,7 @@ def check_data(spec: RunSpec, dataset: Dataset) -> None:
     parts = [name for name in _OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
     if parts and dataset.kind != "images":
         what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
-        settings = " ".join(f"--set {name}={'none' if name == 'augmentation' else 0}" for name in parts)
+        settings = ", ".join(f"--set {name}={'none' if name == 'augmentation' else 0}" for name in parts)
         changes, them = ("changes", "it") if len(parts) == 1 else ("change", "them")
         raise UsageError(
             f"{what} {changes} images, and {dataset.name} holds {dataset.kind}: leave {them} out ({settings})"

@@ -8,7 +8,7 @@ from scipy import stats
 from shown_tables import rows_by_heading
 
 from asymtrain.lab.report.table import Range, Table
-from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.studies.paper.comparisons import effect_of
 from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.measurements import with_origin
@@ -109,6 +109,7 @@ def answered(one):
 def test_answers_are_those_behind_the_accuracy(known, tiny):
     one = table01.comparisons(tiny)[-1]
     assert count_test_images(one.plain[0]) == 40
+    assert count_test_images(RunSpec(dataset="folder:of-another-machine")) == 1000
     for spec in (*one.plain, *one.asymmetric):
         run = known.runs[spec.id]
         assert run.test_accuracy == pytest.approx(np.unpackbits(np.frombuffer(run.answers, np.uint8))[:40].mean())
