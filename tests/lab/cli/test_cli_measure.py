@@ -69,25 +69,6 @@ def test_called_again_nothing_is_trained_and_the_page_has_the_same_bytes(cli, tm
         assert [(record.run.spec.id, record.attempt, record.created) for record in opened.records()] == seen
 
 
-@pytest.mark.slow
-def test_trajectories_of_fresh_runs_and_of_a_store(cli, tmp_path):
-    found = cli("measure", "trajectory", *SMALL, "--seeds", 2, "--gap-at", "1,2", "--tolerance", 0.5, "--json")
-    assert found.code == 0, found.err
-    document = json.loads(found.out)
-    (comparison,) = document["comparisons"]
-    assert (comparison["label"], comparison["parting"]["pairs"], document["tolerance"]) == ("MLP", 2, 0.5)
-    assert list(comparison["plain"]["gaps"]) == ["1", "2"]
-    with Store(tmp_path / STORED[1], read_only=True) as opened:
-        plain = [run.history for run in opened.runs(variant="plain")]
-    assert comparison["plain"]["final"]["mean"] == pytest.approx(sum(h[-1].validation_accuracy for h in plain) / 2)
-    gap = sum(h[0].train_accuracy - h[0].validation_accuracy for h in plain) / 2
-    assert comparison["plain"]["gaps"]["1"]["mean"] == pytest.approx(gap)
-    shown = cli("measure", "trajectory", "--run", "all", *STORED, "--out", "stored")
-    assert shown.code == 0
-    for title in ("Convergence and accuracy", "Generalisation gap", "Where the curves part"):
-        assert title in shown.out
-
-
 def chosen(out, archs=(), default_seeds=(), with_plain=False, fields=None, **shared):
     bench = CommandBench(shared, DeviceOptions(), MeasureOutput(out=out))
     return bench.choose(archs, default_seeds, with_plain=with_plain, **fields or {}), bench
