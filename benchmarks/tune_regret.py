@@ -16,7 +16,7 @@ import numpy as np
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.comparisons import chance_limit
-from asymtrain.lab.report.table import Cell, Column, Interval, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Range, Table, make_rows
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.tune import RULE, RacePlan, Rung, Standing, judge, survivors
@@ -374,7 +374,7 @@ def score_table(name: str, title: str, scores: Sequence[Score], note: str = "") 
     )
 
     def cell(value: float, ends: Ends) -> Cell:
-        return Cell(value, interval=None if ends is None else Interval(*ends))
+        return Cell(value, interval=None if ends is None else Range(*ends))
 
     rows = [
         (

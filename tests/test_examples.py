@@ -161,32 +161,6 @@ def test_losses_fall(example, fitted):
     assert sum(losses[-3:]) < sum(losses[:3])
 
 
-@examples("text_classification")
-def test_texts_are_nested_as_deep_as_they_say(example):
-    for depth in range(1, example.DEPTHS + 1):
-        for seed in range(50):
-            text = example.sentence(depth, Random(seed))
-            assert len(text) == example.LENGTH
-            deepest, kinds = 0, []
-            for token in text:
-                if token in example.OPENING:
-                    kinds.append(example.OPENING.index(token))
-                elif token in example.CLOSING:
-                    assert kinds.pop() == example.CLOSING.index(token)
-                deepest = max(deepest, len(kinds))
-            assert (deepest, kinds) == (depth, [])
-
-
-@examples("graph_classification")
-def test_graphs_are_what_they_say(example):
-    made = example.graphs(20, seed=3)
-    assert [int(graph.y) for graph in made] == [i % example.RULES for i in range(20)]
-    for graph in made:
-        assert graph.is_undirected()
-        assert 20 <= graph.num_nodes <= 40
-        assert torch.equal(4 * graph.x[:, 0], graph.edge_index[0].bincount(minlength=graph.num_nodes).float())
-
-
 @examples("deep_supervision")
 @pytest.mark.parametrize(
     ("seeds", "told"), [(2, "an effect is called from 5 seeds on"), (1, "a single pair cannot tell")]
@@ -220,18 +194,6 @@ def test_iou_of_a_case_by_hand(example):
     assert example.mean_iou(predicted, masks) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert example.mean_iou(masks, masks) == 1
     assert example.mean_iou(torch.full_like(masks, 1), masks) == 0
-
-
-@examples("deep_supervision")
-def test_masks_say_where_shapes_are(example):
-    images, masks = example.drawings(40, seed=3)
-    assert set(masks.unique().tolist()) == {0, 1, 2, 3}
-    inside = masks > 0
-    brightness = images.mean(1)
-    assert brightness[inside].mean() - brightness[~inside].mean() > 0.6
-    # Edges of masks are edges of images.
-    step, edge = (brightness[:, 1:] - brightness[:, :-1]).abs(), inside[:, 1:] != inside[:, :-1]
-    assert step[edge].mean() > 3 * step[~edge].mean()
 
 
 @examples("language_model")
@@ -325,15 +287,6 @@ def test_a_probed_network_stays_as_it_is(example):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-@examples("linear_probes")
-def test_probes_before_and_after_are_shown(example, capsys):
-    example.main()
-    printed = capsys.readouterr().out
-    assert "2 seeds (chance: 0.1)" in printed
-    for word in ("Before training", "After training", "blocks.0", "blocks.3"):
-        assert word in printed
 
 
 @examples("lora")

@@ -40,6 +40,9 @@ class Objective:
     # The loss (...) of all rows together, where it is no mean over rows or has a quicker form than it
     whole: Callable[[Tensor, Tensor, Tensor | None, ClassReduction], Tensor] | None = None
     shares: bool = True  # whether values of targets are shares of classes, between 0 and 1
+    competes: bool = False  # whether classes compete: then the loss of one class alone is always 0
+    # The formula that branches use for class indices where they make loss and gradient at once (`branches/_fused.py`)
+    formula: Literal["sigmoid", "softmax"] | None = None
 
     def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
         """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits."""
@@ -273,8 +276,10 @@ def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Te
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right),
-    "softmax": Objective(_softmax_rows, torch.log, _share_first, whole=_softmax_losses),
+    "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right, formula="sigmoid"),
+    "softmax": Objective(
+        _softmax_rows, torch.log, _share_first, whole=_softmax_losses, competes=True, formula="softmax"
+    ),
     "mse": Objective(_squared_rows, torch.clone, _share_explained, shares=False),
     "huber": Objective(_huber_rows, torch.clone, _share_explained, shares=False),
     "dice": Objective(None, torch.log, _share_right, whole=_dice_losses),

@@ -419,20 +419,7 @@ def forge(folder: Path, chance: random.Random) -> str:
         lines = content.decode().split("\n")
         place = chance.randrange(1, len(lines) - 1)
         cells = lines[place].split(",")
-        forged = (
-            "",
-            "nan",
-            "inf",
-            "-1",
-            "9" * 400,
-            "x",
-            "=1+1",
-            '"' + "[" * 20_000 + '"',
-            "\x1b[2J",
-            "NaN",
-            "!!!",
-            "null",
-        )
+        forged = ("", "nan", "inf", "-1", "9" * 400, "x", "=1+1", f'"{"[" * 20_000}"', "\x1b[2J", "NaN", "!!!", "null")
         cells[chance.randrange(len(cells))] = chance.choice(forged)
         lines[place] = ",".join(cells)
         content = "\n".join(lines).encode()

@@ -28,27 +28,10 @@ from asymtrain.objectives import Objective
 
 WIDTH = 4
 NAMES = (
-    *("a", "b", "a.b", "a/b", "a~1b", "a~b", "~", "/keys", "keys", "items", "pop", "live", "idle", "heads", "step"),
-    *(
-        "x[0]",
-        "x0",
-        "*",
-        "**",
-        "?",
-        "[",
-        "(model)",
-        "",
-        " ",
-        "line\nbreak",
-        "\x1b[31m",
-        "é",
-        "e\u0301",
-        "日本",
-        "0",
-        "-1",
-    ),
-    *("class", "__init__", "block", "block.", ".block", "a.b.c", "a/b.c", "a.b/c", "%s", "{}", "$x$", "<b>"),
-)
+    "a", "b", "a.b", "a/b", "a~1b", "a~b", "~", "/keys", "keys", "items", "pop", "live", "idle", "heads", "step",
+    "x[0]", "x0", "*", "**", "?", "[", "(model)", "", " ", "line\nbreak", "\x1b[31m", "é", "e\u0301", "日本", "0", "-1",
+    "class", "__init__", "block", "block.", ".block", "a.b.c", "a/b.c", "a.b/c", "%s", "{}", "$x$", "<b>",
+)  # fmt: skip
 ALIKE = ("a.b", "a/b", "a~1b", "keys", "/keys", "x[0]", "x0")
 
 
@@ -107,12 +90,6 @@ class Chain(nn.Module):
         super().__init__()
         self.order = tuple(order)  # not a module: the names are given by whoever builds it
         self.wrap = wrap
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Chain":
-        new = self.__class__.__new__(self.__class__)
-        memo[id(self)] = new
-        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return new
 
     def forward(self, x: Any, *others: Any) -> Any:
         if x is not None and not isinstance(x, Tensor):
@@ -308,7 +285,7 @@ def draw_case(seed: int, number: int) -> Case:
     torch.manual_seed(draw.randrange(2**31))
     kind = draw.choice(list(SAMPLES))
     model = draw_model(draw, kind)
-    sample = SAMPLES[kind](draw.choice([1, 2, 2, 3, 4, 5]))
+    sample = SAMPLES[kind][0](draw.choice([1, 2, 2, 3, 4, 5]))
     case = Case(model, draw_places(draw, model), sample, kind, draw_options(draw, kind))
     odd = [name for name, part in model.named_modules() if isinstance(part, Nest | Making)]
     if odd and draw.random() < 0.3:
@@ -441,25 +418,16 @@ BUFFERS: list[Callable[[], Tensor | None]] = [
     lambda: torch.eye(2).to_sparse(),
 ]
 
-SAMPLES: dict[str, Callable[[int], Any]] = {
-    "rows": lambda batch: torch.randn(batch, WIDTH),
-    "images": lambda batch: torch.randn(batch, WIDTH, 5, 3),
-    "waves": lambda batch: torch.randn(batch, WIDTH, 6),
-    "volumes": lambda batch: torch.randn(batch, WIDTH, 2, 3, 2),
-    "sequences": lambda batch: torch.randn(batch, 3, WIDTH),
-    "transposed": lambda batch: torch.randn(3, batch, WIDTH),
-    "tokens": lambda batch: torch.randint(0, 9, (batch, 3)),
-    "ragged": lambda batch: ragged(torch.randn(batch, 2, WIDTH), (torch.strided, torch.jagged)[batch % 2]),
-}
-LAYOUTS = {
-    "rows": "BD",
-    "images": "BCHW",
-    "waves": "BCT",
-    "volumes": "BCTHW",
-    "sequences": "BTD",
-    "transposed": "TBD",
-    "tokens": "BTD",
-    "ragged": "BD",
+# A batch of each kind, and the layout of its features.
+SAMPLES: dict[str, tuple[Callable[[int], Any], str]] = {
+    "rows": (lambda batch: torch.randn(batch, WIDTH), "BD"),
+    "images": (lambda batch: torch.randn(batch, WIDTH, 5, 3), "BCHW"),
+    "waves": (lambda batch: torch.randn(batch, WIDTH, 6), "BCT"),
+    "volumes": (lambda batch: torch.randn(batch, WIDTH, 2, 3, 2), "BCTHW"),
+    "sequences": (lambda batch: torch.randn(batch, 3, WIDTH), "BTD"),
+    "transposed": (lambda batch: torch.randn(3, batch, WIDTH), "TBD"),
+    "tokens": (lambda batch: torch.randint(0, 9, (batch, 3)), "BTD"),
+    "ragged": (lambda batch: ragged(torch.randn(batch, 2, WIDTH), (torch.strided, torch.jagged)[batch % 2]), "BD"),
 }
 
 
@@ -506,9 +474,9 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
             ]
         )
     elif pool < 0.8:
-        options["layout"] = draw.choice([LAYOUTS[kind], {"**": LAYOUTS[kind]}])
+        options["layout"] = draw.choice([SAMPLES[kind][1], {"**": SAMPLES[kind][1]}])
     elif pool < 0.85:
-        options["layout"] = draw.choice(list(LAYOUTS.values()))
+        options["layout"] = draw.choice([layout for _, layout in SAMPLES.values()])
     if draw.random() < 0.1:
         options["bias"] = torch.randn(options["classes"])
     if draw.random() < 0.1:
@@ -520,32 +488,23 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
     return options
 
 
-def set_option(name: str, values: list[Any]) -> Callable[[random.Random, Case], None]:
-    def change(draw: random.Random, case: Case) -> None:
-        case.options[name] = draw.choice(values)
-
-    return change
+Change = Callable[[random.Random, Case], None]
 
 
-def set_sample(make: Callable[[Any], Any]) -> Callable[[random.Random, Case], None]:
-    def change(draw: random.Random, case: Case) -> None:
-        case.sample = make(case.sample)
-
-    return change
+def set_option(name: str, values: list[Any]) -> Change:
+    return lambda draw, case: case.options.update({name: draw.choice(values)})
 
 
-def set_places(values: list[Any]) -> Callable[[random.Random, Case], None]:
-    def change(draw: random.Random, case: Case) -> None:
-        case.at = draw.choice(values)
-
-    return change
+def set_sample(make: Callable[[Any], Any]) -> Change:
+    return lambda draw, case: setattr(case, "sample", make(case.sample))
 
 
-def with_model(make: Callable[[nn.Module], Any]) -> Callable[[random.Random, Case], None]:
-    def change(draw: random.Random, case: Case) -> None:
-        case.model = make(case.model)
+def set_places(values: list[Any]) -> Change:
+    return lambda draw, case: setattr(case, "at", draw.choice(values))
 
-    return change
+
+def with_model(make: Callable[[nn.Module], Any]) -> Change:
+    return lambda draw, case: setattr(case, "model", make(case.model))
 
 
 def hold_itself(_: Any) -> list[Any]:
@@ -574,7 +533,7 @@ def jagged(_: Any) -> Tensor:
     return torch.nested.nested_tensor([torch.randn(2, WIDTH), torch.randn(3, WIDTH)], layout=torch.jagged)
 
 
-WRONG: dict[str, Callable[[random.Random, Case], None]] = {
+WRONG: dict[str, Change] = {
     "classes": set_option(
         "classes", [0, -1, 1.5, "3", None, True, 10**30, 2**62, torch.tensor(2), torch.tensor([1, 2])]
     ),

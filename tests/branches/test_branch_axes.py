@@ -9,7 +9,15 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, feature_axis_of, infer_layout, lets_through
+from asymtrain.branches._axes import (
+    Axis,
+    BatchEvidence,
+    LayerEvidence,
+    PlaceEvidence,
+    feature_axis_of,
+    infer_layout,
+    lets_through,
+)
 from asymtrain.errors import UsageError
 
 
@@ -18,26 +26,19 @@ def layouts(model: nn.Module, at: object, sample: object, **options: object) -> 
         return [reader.layout for reader in branches.readers.values()]
 
 
-@pytest.mark.parametrize(
-    ("layer", "axis"),
-    [
-        (nn.Conv2d(1, 1, 1), 1),
-        (nn.Conv1d(1, 1, 1), 1),
-        (nn.BatchNorm2d(1), 1),
-        (nn.InstanceNorm1d(1), 1),
-        (nn.GroupNorm(1, 1), 1),
-        (nn.MaxPool2d(2), 1),
-        (nn.AdaptiveAvgPool2d(1), 1),
-        (nn.Linear(1, 1), -1),
-        (nn.LayerNorm(4), -1),
-        (nn.LayerNorm((3, 4)), None),
-        (nn.MultiheadAttention(2, 1), -1),
-        (nn.ReLU(), None),
-        (nn.Sequential(), None),
-    ],
-)
-def test_layers_know_their_axis(layer: nn.Module, axis: int | None) -> None:
-    assert feature_axis_of(layer) == axis
+class LayerNorm2d(nn.LayerNorm):
+    """Libraries derive channels-first norms from torch's."""
+
+
+FIRST = [nn.Conv2d(1, 1, 1), nn.Conv1d(1, 1, 1), nn.BatchNorm2d(1), nn.InstanceNorm1d(1), nn.GroupNorm(1, 1),
+         nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1)]  # fmt: skip
+LAST = [nn.Linear(1, 1), nn.LayerNorm(4), nn.MultiheadAttention(2, 1)]
+UNKNOWN = [nn.LayerNorm((3, 4)), LayerNorm2d(4), nn.ReLU(), nn.Sequential()]
+
+
+def test_layers_know_their_axis() -> None:
+    assert [[*map(feature_axis_of, layers)] for layers in (FIRST, LAST, UNKNOWN)] == [[1] * 7, [-1] * 3, [None] * 4]
+    assert not any(map(lets_through, (nn.GLU(), nn.MultiheadAttention(2, 1), nn.Flatten())))  # not by elements
 
 
 @pytest.mark.parametrize("layer", [nn.ReLU(), nn.GELU(), nn.Dropout2d(), nn.Identity(), nn.Softmax(1)])
@@ -54,28 +55,10 @@ def test_what_follows_a_layer_element_by_element_has_its_layout(layer: nn.Module
     assert layouts(Cube(), "block", torch.randn(2, 3, 4, 4)) == ["BCHW"]
 
 
-def test_gates_do_not_count_as_element_by_element() -> None:
-    assert not lets_through(nn.GLU())
-    assert not lets_through(nn.MultiheadAttention(2, 1))
-    assert not lets_through(nn.Flatten())
-
-
-def test_a_derived_norm_is_not_trusted() -> None:
-    class LayerNorm2d(nn.LayerNorm):
-        pass
-
-    assert feature_axis_of(LayerNorm2d(4)) is None
-
-
-@pytest.mark.parametrize("size", [4, 5, 8])
-def test_a_cnn_needs_no_layout_even_where_all_sizes_agree(size: int) -> None:
-    # Width 4: with size 4 the feature is (B, 4, 4, 4), and the layers alone tell.
-    assert layouts(resnet(), ["0", "1", "2", "3"], torch.randn(4, 3, size, size)) == ["BCHW"] * 4
-
-
-def test_oblong_maps_whose_height_is_their_width_in_channels() -> None:
-    # (B, 4, 4, 6) looks like (B, H, W, C) of a square map.
-    assert layouts(resnet(), ["2", "3"], torch.randn(2, 3, 4, 6)) == ["BCHW"] * 2
+# Width 4: the feature (B, 4, 4, 4) is told by the layers alone, and (B, 4, 4, 6) looks like (B, H, W, C).
+@pytest.mark.parametrize("size", [(4, 4), (5, 5), (8, 8), (4, 6)])
+def test_a_cnn_needs_no_layout_even_where_sizes_agree(size: tuple[int, int]) -> None:
+    assert layouts(resnet(), ["0", "1", "2", "3"], torch.randn(4, 3, *size)) == ["BCHW"] * 4
 
 
 def test_channels_last_is_told_by_its_layers() -> None:
@@ -102,19 +85,13 @@ class Functional(nn.Module):
 
 
 @pytest.mark.parametrize("permute", [False, True])
-def test_without_evidence_four_axes_must_be_given(permute: bool) -> None:
-    model, x = Functional(permute), images()
-    with pytest.raises(UsageError, match=r"'stem' gives shape .*pass layout='BCHW' \(convolutions\) or 'BHWC'"):
+def test_the_axis_that_keeps_its_size_on_a_smaller_image_has_the_features(permute: bool) -> None:
+    model, x, layout = Functional(permute), images(), "BHWC" if permute else "BCHW"
+    with pytest.raises(UsageError, match=r"'stem' gives shape .*pass layout='BCHW' .* or 'BHWC'"):
         attach(model, "stem", x, CLASSES)
-    branches = attach(model, "stem", x, CLASSES, layout="BHWC" if permute else "BCHW")
-    assert branches.head("stem").width == 6
-
-
-@pytest.mark.parametrize("permute", [False, True])
-@pytest.mark.parametrize("size", [6, 8])
-def test_the_axis_that_keeps_its_size_on_a_smaller_image_has_the_features(permute: bool, size: int) -> None:
-    model, x = Functional(permute, size=None), torch.randn(3, 3, size, size)
-    assert layouts(model, "stem", x) == ["BHWC" if permute else "BCHW"]
+    assert layouts(model, "stem", x, layout=layout) == [layout]
+    for size in (6, 8):
+        assert layouts(Functional(permute, size=None), "stem", torch.randn(3, 3, size, size)) == [layout]
 
 
 class Last(nn.Module):
@@ -318,27 +295,43 @@ def test_where_layers_mix_tokens_a_last_block_is_asked_for(tokens: int, width: i
         attach(model, "body.*", x, CLASSES)
 
 
-def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
-    """A sequence-first tagger returns (T, B): its first size is no batch size."""
-    evidence, batch = PlaceEvidence(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
-    with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (6, 3, 8), evidence, batch)
-    assert infer_layout("x", (6, 4, 8), evidence, batch) == "BTD"
+TAGGER = BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())  # sequence-first, it returns (T, B)
+IMAGES = BatchEvidence(frozenset({3}), frozenset(), frozenset({True}))
+PAIRS = BatchEvidence(frozenset({2}), frozenset(), frozenset())
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 8), (4, 5, 3, 8)])
-def test_a_first_axis_that_is_not_the_batch_is_asked_about(shape: tuple[int, ...]) -> None:
-    batch = BatchEvidence(frozenset({3}), frozenset(), frozenset({True}))
-    with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", shape, PlaceEvidence(by_identity={-1}), batch)
-    assert infer_layout("x", (3, *shape[1:]), PlaceEvidence(by_identity={-1}), batch) in ("BTD", "BHWC")
+@pytest.mark.parametrize(
+    ("shape", "axes", "batch", "layout"),
+    [
+        ((6, 3, 8), {-1}, TAGGER, ""),
+        ((6, 4, 8), {-1}, TAGGER, "BTD"),
+        ((4, 3, 8), {-1}, IMAGES, ""),  # the first axis is not the batch
+        ((3, 3, 8), {-1}, IMAGES, "BTD"),
+        ((4, 5, 3, 8), {-1}, IMAGES, ""),
+        ((3, 5, 3, 8), {-1}, IMAGES, "BHWC"),
+        ((2, 4, 5, 6), {1, -1}, PAIRS, ""),  # layers that contradict each other
+        ((2, 4, 5, 6), {1}, PAIRS, "BCHW"),
+        ((3,), {1}, BatchEvidence(frozenset(), frozenset(), frozenset()), ""),
+        ((3, 2, 2, 2, 2, 2), {1}, BatchEvidence(frozenset(), frozenset(), frozenset()), ""),
+    ],
+)
+def test_evidence_settles_a_layout_or_it_is_asked_for(
+    shape: tuple[int, ...], axes: set[Axis], batch: BatchEvidence, layout: str
+) -> None:
+    evidence = PlaceEvidence(by_identity=axes)
+    if layout:
+        assert infer_layout("x", shape, evidence, batch) == layout
+    else:
+        with pytest.raises(UsageError, match="pass layout="):
+            infer_layout("x", shape, evidence, batch)
 
 
-def test_layers_that_contradict_each_other_settle_nothing() -> None:
-    batch = BatchEvidence(frozenset({2}), frozenset(), frozenset())
-    with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (2, 4, 5, 6), PlaceEvidence(by_identity={1, -1}), batch)
-    assert infer_layout("x", (2, 4, 5, 6), PlaceEvidence(by_identity={1}), batch) == "BCHW"
+def test_of_axes_that_have_the_size_of_a_layers_features_only_the_batch_is_no_rival() -> None:
+    layers = LayerEvidence()
+    layers.note(torch.empty(8, 5, 8), -1)
+    assert layers.feature_axes((8, 5, 8), 0) == {2}
+    assert not layers.feature_axes((8, 5, 8), None)
+    assert not layers.feature_axes((8, 8, 5), 0)
 
 
 def test_rows_that_are_not_samples_are_asked_about() -> None:
@@ -353,12 +346,6 @@ def test_rows_that_are_not_samples_are_asked_about() -> None:
     with pytest.raises(UsageError, match="gives 15 rows for a batch of 3"):
         attach(Flat(), "mix", torch.randn(3, 5, 8), CLASSES)
     assert layouts(Flat(), "mix", torch.randn(3, 5, 8), layout="BD") == ["BD"]
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 2, 2, 2, 2, 2)])
-def test_shapes_beyond_the_rules_are_asked_about(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="no rule reads it: pass layout="):
-        infer_layout("x", shape, PlaceEvidence(by_identity={1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
 
 
 def test_video_is_read_by_the_same_rule() -> None:

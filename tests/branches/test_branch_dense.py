@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asymtrain.branches import attach
+from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError
 
 C, VOCABULARY = 4, 11
@@ -54,10 +54,26 @@ def language() -> tuple[nn.Module, Tensor]:
 
 
 OBJECTIVES = ["sigmoid", "softmax", "dice", "mse", "huber"]
+TAGS = {"pool": "none", "objective": "softmax", "layout": "BTD"}
 
 
 def masks(*shape: int) -> Tensor:
     return torch.randint(C, shape)
+
+
+def at_pixels(unet: tuple[nn.Module, Tensor], at: str = "down", **options: object) -> Branches:
+    """Branches at every pixel, after a forward."""
+    model, x = unet
+    branches = attach(model, at, x, C, **{"pool": "none", **options})
+    model(x)
+    return branches
+
+
+def at_tokens(model: nn.Module, tokens: Tensor, at: str = "blocks.1", **options: object) -> Branches:
+    """Branches at every token, after a forward."""
+    branches = attach(model, at, tokens, VOCABULARY, **{**TAGS, **options})
+    model(tokens)
+    return branches
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
@@ -83,12 +99,8 @@ def test_maps_are_rows_of_pixels(unet: tuple[nn.Module, Tensor], objective: str,
 
 
 def test_values_for_each_class_and_pixel(unet: tuple[nn.Module, Tensor]) -> None:
-    model, x = unet
-    branches = attach(model, "down", x, C, pool="none")
-    model(x)
-    y = masks(2, 8, 6)
-    one_hot = F.one_hot(y, C).movedim(-1, 1).float()
-    assert torch.allclose(branches.loss(one_hot), branches.loss(y))
+    branches, y = at_pixels(unet), masks(2, 8, 6)
+    assert torch.allclose(branches.loss(F.one_hot(y, C).movedim(-1, 1).float()), branches.loss(y))
 
 
 def test_one_output_takes_targets_without_a_class_axis(unet: tuple[nn.Module, Tensor]) -> None:
@@ -119,51 +131,34 @@ def test_resolutions_that_differ(unet: tuple[nn.Module, Tensor], resize: str) ->
 
 
 def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[nn.Module, Tensor]) -> None:
-    model, x = unet
-    branches = attach(model, "middle", x, C, pool="none")
-    model(x)
-    with pytest.raises(
-        UsageError, match=r"'middle' has 4 x 3 positions, and the targets have 8 x 6: .*resize='targets'"
-    ):
-        branches.loss(masks(2, 8, 6))
+    branches = at_pixels(unet, "middle")
     assert branches.loss(masks(2, 4, 3)) > 0
-    with pytest.raises(UsageError, match="'middle' has 4 x 3 positions, and the targets have 8 x 6"):
-        branches.loss(masks(2, 8, 6), mask=torch.ones(2, 4, 3))
+    for mask in (None, torch.ones(2, 4, 3)):
+        with pytest.raises(UsageError, match="4 x 3 positions, and the targets have 8 x 6"):
+            branches.loss(masks(2, 8, 6), mask=mask)
 
 
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (
-            torch.zeros(2, dtype=torch.int64),
-            r"'down' needs one target for each of 2 x 8 x 6 .*got targets of shape \(2,\)",
-        ),
+        (torch.zeros(2, dtype=torch.int64), r"\(2, 8, 6\).*got \(2,\)"),
         (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
         (torch.zeros(2, 8, 6), "class indices must be integers"),
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
-        (
-            torch.zeros(2, 1, 8, 6).long(),
-            r"shape \(2, 8, 6\) .* or \(2, 4, 8, 6\) .* \(2, 1, 8, 6\): call .*squeeze\(1\)",
-        ),
-        (torch.zeros(2, 8, 6, C), r"shape \(2, 8, 6\) .* got \(2, 8, 6, 4\): call targets.movedim\(-1, 1\)"),
-        (torch.zeros(3, 8, 6, dtype=torch.int64), "called on 2 samples, and there are targets of 3"),
-        (torch.zeros(3, C, 8, 6), "called on 2 samples, and there are targets of 3"),
+        (torch.zeros(2, 1, 8, 6).long(), r"\(2, 1, 8, 6\): call .*squeeze\(1\)"),
+        (torch.zeros(2, 8, 6, C), r"\(2, 8, 6, 4\): call targets.movedim\(-1, 1\)"),
+        (torch.zeros(3, 8, 6, dtype=torch.int64), "one for each sample"),
+        (torch.zeros(3, C, 8, 6), "one for each sample"),
     ],
 )
 def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:
-    model, x = unet
-    branches = attach(model, "down", x, C, pool="none")
-    model(x)
     with pytest.raises(UsageError, match=message):
-        branches.loss(y)
+        at_pixels(unet).loss(y)
 
 
 def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tensor]) -> None:
-    model, x = unet
-    branches = attach(model, "down", x, C)
-    model(x)
-    with pytest.raises(UsageError, match=r"'down' needs one target a sample, .*attach with pool='none'"):
-        branches.loss(masks(2, 8, 6))
+    with pytest.raises(UsageError, match="pool='none'"):
+        at_pixels(unet, pool="mean").loss(masks(2, 8, 6))
 
 
 def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
@@ -176,7 +171,7 @@ def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tens
     )  # fmt: skip
     model(x)
     y = masks(2, 9, 6)
-    with pytest.raises(UsageError, match=r"'blocks.0' gives tokens, and targets of shape \(2, 9, 6\) are maps: make"):
+    with pytest.raises(UsageError, match=r"'blocks.0': .* got \(2, 9, 6\): .* make maps of the tokens"):
         tokens.loss(y)
     logits = maps.logits()["blocks.0"]
     assert logits.shape == (2, C, 3, 2)
@@ -202,9 +197,7 @@ def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
 
 
 def test_tokens_against_the_loop_written_out(language: tuple[nn.Module, Tensor]) -> None:
-    model, tokens = language
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, pool="none", objective="softmax", shift=1, layout="BTD")
-    model(tokens)
+    branches, tokens = at_tokens(*language, "blocks.*", shift=1), language[1]
     logits = branches.logits()["blocks.0"]
     assert logits.shape == (3, 5, VOCABULARY)
     rows = [F.cross_entropy(logits[b, t], tokens[b, t + 1]) for b in range(3) for t in range(4)]
@@ -214,21 +207,26 @@ def test_tokens_against_the_loop_written_out(language: tuple[nn.Module, Tensor])
 def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tensor]) -> None:
     """A branch would learn to copy the token that it stands on."""
     model, tokens = language
-    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
-    branches = attach(model, "blocks.1", tokens, VOCABULARY, **options)
-    model(tokens)
     labels = tokens.clone()
     labels[0, 3:] = -100
-    with pytest.raises(UsageError, match=r"the targets are the model's own inputs.*shift=1.*shift=0"):
-        branches.loss(labels)
-    branches.strip()
-    meant = attach(model, "blocks.1", tokens, VOCABULARY, shift=0, **options)
-    model(tokens)
-    assert meant.loss(tokens) > 0
-    meant.strip()
-    tagging = attach(model, "blocks.1", tokens, VOCABULARY, **options)
-    model(tokens)
-    assert tagging.loss((tokens + 1) % VOCABULARY) > 0
+    with pytest.raises(UsageError, match=r"the model's own inputs.*shift=1.*shift=0"):
+        at_tokens(model, tokens).loss(labels)
+    assert at_tokens(model, tokens, shift=0, name="meant").loss(tokens) > 0
+    assert at_tokens(model, tokens, name="tagging").loss((tokens + 1) % VOCABULARY) > 0
+
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Language()
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.inner(batch["words"])
+
+    outer, batch = Batched(), {"scale": torch.ones(3, 5), "words": tokens}
+    branches = attach(outer, "inner.blocks.1", (batch,), VOCABULARY, **TAGS)
+    outer(batch)
+    with pytest.raises(UsageError, match="the model's own inputs"):
+        branches.loss(tokens)
 
 
 def test_targets_that_are_shifted_already_are_not_shifted_again(language: tuple[nn.Module, Tensor]) -> None:
@@ -236,25 +234,21 @@ def test_targets_that_are_shifted_already_are_not_shifted_again(language: tuple[
     model, text = language[0], torch.randint(VOCABULARY, (3, 6))
     tokens, later = text[:, :-1], text[:, 1:].clone()
     later[0, 2:] = -100
-    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
-    branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=1, **options)
-    model(tokens)
+    branches = at_tokens(model, tokens, shift=1)
     for ask in (branches.loss, branches.losses):
         with pytest.raises(UsageError, match=r"shifted by one already.*shift=0"):
             ask(later)
     assert branches.loss(tokens) > 0
     for shift, right in ((0, later), (2, tokens), (1, tokens), (1, torch.full_like(tokens, 7))):
         branches.strip()
-        branches = attach(model, "blocks.1", tokens, VOCABULARY, shift=shift, **options)
-        model(right if right.unique().numel() == 1 else tokens)  # a text of one word is equal to all that follows
+        # A text of one word is equal to all that follows.
+        branches = at_tokens(model, right if right.unique().numel() == 1 else tokens, shift=shift)
         assert branches.loss(right) > 0
 
 
 @pytest.mark.parametrize("options", [{"preset": "early_exit"}, {"pool": "none", "objective": "softmax"}])
 def test_the_default_shift_of_a_causal_model_takes_no_shifted_targets(options: dict[str, str]) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 23, "n_positions": 8, "eos_token_id": None}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=None))
+    model = hugging_face("GPT2", "LMHeadModel")
     text = torch.randint(23, (3, 7))
     tokens, later = text[:, :-1], text[:, 1:]
     branches = attach(model, "transformer.h.0", {"input_ids": tokens}, 23, **options)
@@ -264,53 +258,32 @@ def test_the_default_shift_of_a_causal_model_takes_no_shifted_targets(options: d
     assert branches.loss(tokens) > 0
 
 
-def test_inputs_inside_of_a_batch_are_looked_at_too(language: tuple[nn.Module, Tensor]) -> None:
-    class Batched(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, batch: dict[str, Tensor]) -> Tensor:
-            return self.inner(batch["words"])
-
-    model, batch = Batched(language[0]), {"scale": torch.ones(3, 5), "words": language[1]}
-    branches = attach(model, "inner.blocks.1", (batch,), VOCABULARY, pool="none", objective="softmax", layout="BTD")
-    model(batch)
-    with pytest.raises(UsageError, match="the targets are the model's own inputs"):
-        branches.loss(batch["words"])
-
-
-def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
-    model, x = unet
-    with pytest.raises(UsageError, match=r"shift moves the targets of tokens: attach with pool='none'"):
-        attach(model, "down", x, C, shift=1)
-    with pytest.raises(UsageError, match="shift must be a whole number"):
-        attach(model, "down", x, C, shift=-1)
+@pytest.mark.parametrize(("shift", "message"), [(1, "shift moves the targets of tokens"), (-1, "shift must be")])
+def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor], shift: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        at_pixels(unet, pool="mean", shift=shift)
 
 
 def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Module, Tensor]) -> None:
     model, tokens = language
-    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
     for shift, remedy in ((1, "which shift=1 moves"), (0, r"attach with shift=1; a class token.*tokens\[:, 1:\]")):
-        branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=shift, **options)
-        model(tokens)
-        with pytest.raises(UsageError, match=rf"'blocks.0' has 5 tokens, and the targets have 4: .*{remedy}"):
+        branches = at_tokens(model, tokens, shift=shift)
+        with pytest.raises(UsageError, match=rf"5 positions, and the targets have 4: .*{remedy}"):
             branches.loss(tokens[:, 1:])
         branches.strip()
-    branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=1, resize="targets", **options)
+    branches = at_tokens(model, tokens, shift=1, resize="targets")
     model(tokens, padding=torch.ones(3, 5))
     for labels in (tokens[:, 1:], tokens.repeat(1, 2)):
-        with pytest.raises(UsageError, match=r"labels of all tokens that the model was called on, which shift=1 moves"):
+        with pytest.raises(UsageError, match=r"labels of all tokens .* which shift=1 moves"):
             branches.loss(labels)
 
 
 @pytest.mark.parametrize("shift", [5, 7])
 def test_a_shift_beyond_the_last_token_is_refused(language: tuple[nn.Module, Tensor], shift: int) -> None:
     model, tokens = language
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, pool="none", layout="BTD", shift=shift)
-    model(tokens)
+    branches = at_tokens(model, tokens, shift=shift)
     for ask in (branches.loss, branches.losses, branches.accuracies):
-        with pytest.raises(UsageError, match=rf"shift={shift} leaves none of the 5 tokens of place 'blocks.0'"):
+        with pytest.raises(UsageError, match=f"shift={shift} leaves none of the 5 tokens"):
             ask(tokens)
     longer = tokens.repeat(1, 2)
     model(longer)
@@ -343,15 +316,15 @@ def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
     pooled = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", mask="padding")
     dense = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", pool="none", name="dense", mask=None)
     model(tokens, padding=torch.ones(3, 4))
-    with pytest.raises(UsageError, match=r"has 5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
+    with pytest.raises(UsageError, match=r"5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
         pooled.loss(tokens[:, 0])
-    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets need \(3, 5\): .* mask=None"):
+    with pytest.raises(UsageError, match=r"shape \(3, 4\), and the targets need \(3, 5\): .* mask=None"):
         dense.loss((tokens + 1) % VOCABULARY, mask=torch.ones(3, 4))
     model(tokens, padding=torch.ones(3, 5))
     for shape in ((3, 5), (3, VOCABULARY)):
-        with pytest.raises(UsageError, match=r"the mask has shape .*, and the targets need \(3,\)"):
+        with pytest.raises(UsageError, match=r"the targets need \(3,\)"):
             pooled.loss(torch.rand(3, VOCABULARY), mask=torch.ones(shape))
-    with pytest.raises(UsageError, match="`mask` is the name of the model's argument"):
+    with pytest.raises(UsageError, match="`mask` is the name"):
         attach(model, "blocks.0", tokens, VOCABULARY, layout="BTD", mask=torch.ones(3, 5))
 
 
@@ -455,11 +428,8 @@ def test_what_is_masked_may_be_anything(unet: tuple[nn.Module, Tensor], objectiv
 
 @pytest.mark.parametrize("y", [torch.rand(2, 8, 6), torch.zeros(2, C, 8, 6).long(), torch.zeros(2, 8, 6).bool()])
 def test_ones_own_objective_of_values_takes_no_mask(unet: tuple[nn.Module, Tensor], y: Tensor) -> None:
-    model, x = unet
-    branches = attach(model, "down", x, C, pool="none", objective=lambda logits, y: logits.mean())
-    model(x)
-    with pytest.raises(UsageError, match="a mask cannot be used with an objective of your own: leave the padding out"):
-        branches.loss(y, mask=torch.ones(2, 8, 6))
+    with pytest.raises(UsageError, match="a mask cannot be used with an objective of your own"):
+        at_pixels(unet, objective=lambda logits, y: logits.mean()).loss(y, mask=torch.ones(2, 8, 6))
 
 
 def test_a_mask_of_samples(language: tuple[nn.Module, Tensor]) -> None:
@@ -491,6 +461,23 @@ def test_branches_that_keep_positions_leave_the_model_alone(unet: tuple[nn.Modul
     branches.strip()
     assert torch.equal(model(x), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+BERT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIDES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in
+         {"ffn_dim": 16, "layers": 1, "attention_heads": 2}.items()}  # fmt: skip
+SIZES = {
+    "Bert": BERT,
+    "GPT2": {"n_layer": 3, "n_embd": 16, "n_head": 2, "n_positions": 8, "eos_token_id": None, "bos_token_id": None},
+    "T5": {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0},
+    "Bart": {**SIDES, "d_model": 16, "eos_token_id": 2},
+}
+
+
+def hugging_face(family: str, task: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(**SIZES[family], vocab_size=23)
+    return getattr(transformers, family + task)(config).eval()
 
 
 class Classifier(nn.Module):
@@ -549,9 +536,7 @@ def test_the_first_screen_of_the_guide_runs() -> None:
 
 def test_a_causal_model_of_hugging_face_needs_no_options() -> None:
     """Its labels are its inputs, which it shifts itself; its padding is in `attention_mask`."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 23, "n_positions": 8}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    model = hugging_face("GPT2", "LMHeadModel")
     tokens, mask = torch.randint(23, (3, 6)), torch.ones(3, 6, dtype=torch.int64)
     mask[1, 4:] = 0
     sample = {"input_ids": tokens, "attention_mask": mask}
@@ -566,9 +551,7 @@ def test_a_causal_model_of_hugging_face_needs_no_options() -> None:
 
 def test_a_decoder_has_padding_of_its_own() -> None:
     """Texts of both sides are equally long, so that a mask of the wrong side would fit."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 23}
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
+    model = hugging_face("T5", "ForConditionalGeneration")
     read, written = torch.ones(3, 6, dtype=torch.int64), torch.ones(3, 6, dtype=torch.int64)
     read[:, 2:] = written[1, 4:] = 0
     labels = torch.randint(1, 23, (3, 6))
@@ -594,11 +577,7 @@ def test_a_decoder_has_padding_of_its_own() -> None:
 
 
 def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
-    transformers = pytest.importorskip("transformers")
-    sides = {"ffn_dim": 16, "layers": 1, "attention_heads": 2}
-    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
-    config = transformers.BartConfig(**sizes, d_model=16, vocab_size=23, eos_token_id=2)
-    model = transformers.BartForSequenceClassification(config).eval()
+    model = hugging_face("Bart", "ForSequenceClassification")
     text = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])
     sample = {"input_ids": text, "attention_mask": (text != 1).long()}
     branches = attach(model, "model.*coder.layers.0", sample, 3)
@@ -610,9 +589,7 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
 
 
 def test_the_decoders_mask_is_not_one_at_padding_either() -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 23}
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    model = hugging_face("T5", "ForConditionalGeneration")
     text = torch.randint(1, 23, (3, 5))
     branches = attach(model, "decoder.block.0", {"input_ids": text, "labels": text}, 4)
     model(text, labels=text, decoder_attention_mask=torch.arange(5) >= torch.tensor([[2], [5], [4]]))
@@ -659,9 +636,8 @@ def test_the_usual_mask_is_of_the_input_that_it_masks(pool: str, with_mask: bool
 def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
     """Both have 17 positions."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    text = {**sizes, "vocab_size": 50, "max_position_embeddings": 17, "eos_token_id": 49, "bos_token_id": 0}
-    config = transformers.CLIPConfig(text_config=text, vision_config={**sizes, "image_size": 16, "patch_size": 4})
+    text = {**BERT, "vocab_size": 50, "max_position_embeddings": 17, "eos_token_id": 49, "bos_token_id": 0}
+    config = transformers.CLIPConfig(text_config=text, vision_config={**BERT, "image_size": 16, "patch_size": 4})
     model, mask = transformers.CLIPModel(config).eval(), torch.ones(3, 17, dtype=torch.int64)
     mask[1, 9:] = 0
     inputs = {"input_ids": torch.randint(2, 50, (3, 17)), "pixel_values": torch.randn(3, 3, 16, 16)}
@@ -677,9 +653,7 @@ def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
 
 @pytest.mark.parametrize("more", ["token_type_ids", "labels"])
 def test_inputs_that_must_be_as_long_as_the_mask_hide_nothing(more: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes, vocab_size=23)).eval()
+    model = hugging_face("Bert", "ForMaskedLM")
     sample = {"input_ids": torch.randint(23, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.int64)}
     sample["attention_mask"][1, 4:] = 0
     sample[more] = torch.zeros(3, 6, dtype=torch.int64)

@@ -323,6 +323,29 @@ def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyP
         branches.loss(targets()[:2])
 
 
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax", "dice"])
+def test_the_first_and_the_last_class_and_none_beyond(objective: str) -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES, objective=objective)
+
+    def loss(*labels: int, ignore_index: int = -100) -> Tensor:
+        model(x)
+        y = torch.tensor(labels)
+        with torch.no_grad():
+            expected = sum(branches.losses(y, ignore_index).values())
+        fused = branches.loss(y, ignore_index)
+        torch.testing.assert_close(fused.detach(), expected)
+        return fused
+
+    assert loss(0, 1, CLASSES - 1).isfinite()
+    for index in (0, CLASSES - 1):
+        assert loss(1, index, 2, ignore_index=index) != loss(1, index, 2)
+    for wrong in (-1, CLASSES):
+        model(x)
+        with pytest.raises(UsageError, match="targets must lie in 0"):
+            branches.loss(torch.tensor([0, wrong, 1]))
+
+
 class Doubled(nn.Module):
     def forward(self, bias: Tensor) -> Tensor:
         return 2 * bias

@@ -258,11 +258,11 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"weights": {"1": -1}}, "the weight of place '1' must be a number of 0 or more, got -1"),
         ({"bias": "flat"}, "unknown bias 'flat'"),
         ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
-        ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor of class indices .* of shape \(N, 5\)"),
-        ({"bias": "prior", "labels": torch.rand(8)}, r"labels must be a tensor of class indices"),
-        ({"bias": "prior", "labels": torch.full((2, CLASSES), 1.5)}, r"labels must be a tensor of class indices"),
-        ({"bias": "prior", "labels": torch.full((2,), -100)}, r"labels must be a tensor of class indices"),
-        ({"bias": "prior", "labels": torch.eye(CLASSES).long()}, r"whole numbers are class indices: call labels.float"),
+        ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor .* of shape \(N, 5\)"),
+        ({"bias": "prior", "labels": torch.rand(8)}, "labels must be a tensor"),
+        ({"bias": "prior", "labels": torch.full((2, CLASSES), 1.5)}, "labels must be a tensor"),
+        ({"bias": "prior", "labels": torch.full((2,), -100)}, "labels must be a tensor"),
+        ({"bias": "prior", "labels": torch.eye(CLASSES).long()}, r"class as floats \(labels.float\(\)\)"),
         ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
         ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
         ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
@@ -331,7 +331,7 @@ def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> Non
 
 def test_a_class_alone_begins_at_one_half() -> None:
     assert attach(mlp(), "1", rows(), 1, preset="prior").head("1").bias == 0
-    with pytest.raises(UsageError, match=r"whole numbers are class indices: call labels.float\(\)"):
+    with pytest.raises(UsageError, match=r"class as floats \(labels.float\(\)\)"):
         attach(mlp(), "1", rows(), 1, preset="prior", labels=torch.tensor([0, 1]))
 
 

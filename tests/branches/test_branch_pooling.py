@@ -216,13 +216,13 @@ def test_a_place_without_a_tensor_is_refused(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "output", "message"),
     [
-        ("dict", "deep", "a dict, 'deep': write one of narrow, wide"),
-        ("dict", 1, "'1': write one of narrow, wide"),
-        ("dataclass", "wid", "did you mean 'wide'"),
-        ("tuple", 2, "a tuple, '2': write one of 0, 1"),
-        ("tuple", -3, "write one of 0, 1"),
-        ("tuple", "wide", "write one of 0, 1"),
-        ("none", "wide", "output='wide' .*a NoneType"),
+        ("dict", "Wide", "at output='Wide' .*a dict with the parts narrow, wide"),
+        ("dict", 1, "at output=1 "),
+        ("dataclass", "wid", "a Parts with the parts narrow, wide"),
+        ("tuple", 2, "at output=2 .*a tuple with the parts 0, 1"),
+        ("tuple", -3, "at output=-3 "),
+        ("tuple", "wide", "a tuple with the parts 0, 1"),
+        ("none", "wide", r"output='wide' \(its output is a NoneType\)"),
     ],
 )
 def test_an_unknown_part_of_an_output_is_explained(kind: str, output: object, message: str) -> None:

@@ -61,7 +61,7 @@ OPTIONS = {
     "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),
     "layout number": ({"layout": 3}, "layout 3 is not one letter an axis"),
     "name": ({"at": "9"}, "unknown module '9'"),
-    "number": ({"at": 0}, "children are 0, 1, 2, 3"),
+    "number": ({"at": 0}, "there are none; .* 0, 1, 2, 3"),
     "NaN": ({"sample": nan()}, "`sample` contains NaN"),
     "NaN in a tuple": ({"sample": (nan(),)}, "`sample` contains NaN"),
     "NaN in a dict": ({"sample": {"input": nan()}}, "`sample` contains NaN"),

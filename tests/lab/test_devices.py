@@ -76,7 +76,7 @@ def test_device_names():
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:a", "cuda:-1", "cpu:7", "CPU", "meta", "mps:3", "x" * 300, "\x1b"])
 def test_a_device_that_is_none_is_refused(name):
-    with pytest.raises(UsageError, match=r"unknown device .*: use cpu, cuda or cuda:0"):
+    with pytest.raises(UsageError, match="unknown device"):
         default_device(name)
 
 
@@ -84,13 +84,13 @@ def test_a_gpu_beyond_those_there_are_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert default_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(UsageError, match="'cuda:99' was asked for, but torch sees cuda:0 to cuda:1 alone"):
+    with pytest.raises(UsageError, match="cuda:0 to cuda:1"):
         default_device("cuda:99")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(UsageError, match="device 'cuda:0' was asked for, but torch sees no GPU: use --device cpu"):
+    with pytest.raises(UsageError, match="--device cpu"):
         default_device(torch.device("cuda:0"))
 
 

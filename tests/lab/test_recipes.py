@@ -14,10 +14,9 @@ from asymtrain.lab.recipes import (
     complete,
     fitting_batch,
     recipe_fields,
-    recipe_table,
     with_recipe,
 )
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
@@ -79,7 +78,12 @@ def test_plain_and_asymmetric_of_a_recipe_are_a_pair():
     assert dataclasses.replace(spec.plain(), redundancy=4, alpha=spec.alpha) == spec
 
 
-def test_the_page_has_the_table_that_the_module_prints():
+def test_the_page_has_every_field_of_every_recipe():
     shown = re.search(r"<!-- recipes -->\n(.*)\n<!-- end of recipes -->", PAGE.read_text(), re.DOTALL)
     assert shown is not None
-    assert shown[1].strip() == recipe_table()
+    rows = [["field", *RECIPES], ["---"] * 4]
+    for field in DEFAULTS:
+        values = [recipe.get(field) for recipe in RECIPES.values()]
+        words = ["the scale's" if v is None else f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+        rows += [[f"`{field}`", *words]] if any(field in recipe for recipe in RECIPES.values()) else []
+    assert shown[1].strip() == "\n".join(f"| {' | '.join(row)} |" for row in rows)

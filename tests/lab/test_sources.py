@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import re
 import subprocess
 import sys
 import types
@@ -17,9 +16,8 @@ from asymtrain import UsageError
 from asymtrain.errors import UsageWarning
 from asymtrain.lab.engine import train
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.sources import Inputs, build_model, check_name, describe_model, difference, fingerprint, names
-from asymtrain.lab.sources.builders import Named
-from asymtrain.lab.sources.names import named_model
+from asymtrain.lab.sources import Inputs, build_model, builders, check_name, describe_model, difference, fingerprint
+from asymtrain.lab.sources.builders import Library, Named, named_model
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -177,10 +175,7 @@ def test_nothing_is_downloaded(monkeypatch, tmp_path):
     [
         (ModuleNotFoundError("No module named 'timm'", name="timm"), "pip install timm"),
         (ModuleNotFoundError("No module named 'torchvision'", name="torchvision"), "fits your torch"),
-        (
-            RuntimeError("operator torchvision::nms does not exist\nand more"),
-            "nms.*torchvision",
-        ),
+        (RuntimeError("operator torchvision::nms does not exist\nand more"), "fits your torch"),
         (ImportError("libfoo.so is broken"), "mend its installation"),
     ],
 )
@@ -383,7 +378,7 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
             (3, 2, 2),
             r"multiplied.*, at my_nets.py:\d+\): mend forward",
         ),
-        ("pair", (3, 2, 2), "write a module around it"),
+        ("pair", (3, 2, 2), "does not take images of 2 x 2 .*missing 1 required"),
         ("gray", (3, 8, 8), "does not take images of 8 x 8.*channels"),
     ],
 )
@@ -504,22 +499,10 @@ def test_names_are_checked_without_torch():
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [
-        ("./my_package/nets.py:model", "modules go by name"),
-        ("my_package", "MODULE:FUNCTION"),
-        ("my_package.nets", "MODULE:FUNCTION"),
-        ("nowhere.model", "timm:NAME"),
-        ("resnet18", "did you mean timm:resnet18"),
-        ("resnet19", "timm:NAME"),
-        ("vitt", "did you mean 'vit'"),
-    ],
+    [("./my_package/nets.py:model", "modules go by name"), ("resnet18", "timm:NAME"), ("vitt", "did you mean 'vit'")],
 )
-def test_what_a_name_without_a_colon_and_a_path_may_stand_for(tmp_path, monkeypatch, name, advice):
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "__init__.py").write_text("1 / 0")  # nothing of it is imported
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(is_model=lambda model: model == "resnet18"))
-    with pytest.raises(UsageError, match=re.escape(advice)):
+def test_what_to_write_for_a_path_and_for_a_name_without_a_colon(name, advice):
+    with pytest.raises(UsageError, match=advice):
         check_name(name)
 
 
@@ -534,7 +517,7 @@ def test_a_library_is_added_by_one_entry(monkeypatch):
 
         return Named(f"wide:{name}", make)
 
-    monkeypatch.setitem(names.LIBRARIES, "wide:", names.Library("WIDTH", find))
+    monkeypatch.setitem(builders.LIBRARIES, "wide:", Library("WIDTH", find))
     with pytest.raises(UsageError, match="wide:WIDTH"):
         check_name("nothing")
     options = {"classes": 2, "size": 32, "test_size": 8, "image_size": 8}

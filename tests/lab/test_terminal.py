@@ -7,7 +7,7 @@ from rich.console import Console
 
 from asymtrain.lab import terminal as screen
 from asymtrain.lab.engine import Progress
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, make_rows, missing_cells
 from asymtrain.lab.runs import Run, RunSpec
 from invented_runs import invented_epoch
 
@@ -25,7 +25,7 @@ FULL = (
     "MLP",
     Mean(0.2034, 0.0031),
     Mean(0.25, 0.01),
-    Interval(2.2, 6.8),
+    Range(2.2, 6.8),
     1e-9,
     10,
     -22.0,

@@ -8,7 +8,7 @@ _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and w
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
-_core.py        Branches, and WithBranches
+_core.py        Branches, and WithBranches            _optimizers.py  their weights in optimizers
 
 `attach`, `Branches`, `WithBranches`, `clean` and `PRESETS` are for users. The other names are for tools on top of
 branches: to call a model without a trace, to find the feature or the logits in what it gives, to make single heads.

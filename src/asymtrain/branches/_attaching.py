@@ -251,7 +251,7 @@ def _learned_objective(objective: object, number: int, *, quantities: bool) -> O
             f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
         )
     learned = find_objective(objective) if isinstance(objective, str) else objective
-    if number == 1 and learned is find_objective("softmax"):
+    if number == 1 and isinstance(learned, Objective) and learned.competes:
         raise UsageError(
             f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
             "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
@@ -286,25 +286,22 @@ def _initial_bias(
 def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
     """Class indices of the training set, or rows (N, C) of one value for each class."""
     wrong = UsageError(
-        f"labels must be a tensor of class indices in 0..{classes - 1}, those of the training set, or of floats with "
-        f"one value for each class, of shape (N, {classes})"
+        f"labels must be a tensor of the training set's class indices in 0..{classes - 1}, or of one value for each "
+        f"class as floats (labels.float()), of shape (N, {classes})"
     )
     if not isinstance(labels, Tensor) or not labels.numel() or labels.is_complex():
         raise wrong
     if labels.is_floating_point() or labels.dtype == torch.bool:
         rows = labels.unsqueeze(-1) if classes == 1 and labels.ndim == 1 else labels
-        if rows.shape[1:] != (classes,) or not ((rows >= 0) & (rows <= 1)).all():
-            raise wrong
-        return rows
-    if classes == 1 or (labels.shape[1:] == (classes,) and labels.min() >= 0 and labels.max() <= 1):
-        raise UsageError(
-            "labels look like one value for each class, and whole numbers are class indices: call labels.float(), or "
-            "labels.flatten() if they are indices"
-        )
-    kept = labels[labels.long() != ignore_index]  # comparisons of bytes wrap: 156 would pass for -100
-    if not len(kept) or kept.min() < 0 or kept.max() >= classes:
+        fits = rows.shape[1:] == (classes,) and bool(((rows >= 0) & (rows <= 1)).all())
+    else:
+        rows = labels[labels.long() != ignore_index]  # comparisons of bytes wrap: 156 would pass for -100
+        fits = len(rows) > 0 and bool(rows.min() >= 0 and rows.max() < classes)
+        # Whole numbers that look like one value for each class may be meant as such.
+        fits &= classes > 1 and not (labels.shape[1:] == (classes,) and bool(labels.max() <= 1))
+    if not fits:
         raise wrong
-    return kept
+    return rows
 
 
 def _check_heads(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
@@ -391,17 +388,12 @@ def _did_not_run(name: str, place: nn.Module) -> UsageError:
 
 
 def _no_feature(name: str, output: object, selector: Selector | None) -> UsageError:
-    """What to do where there is no feature in a place's output."""
-    kind, parts = type(output).__name__, named_parts(output)
-    if isinstance(selector, str) and isinstance(output, tuple) and hasattr(output, "_fields"):  # parts have names too
-        parts = dict(zip(output._fields, parts.values(), strict=True))
-    from_the_end = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
-    if parts and not (selector is None or callable(selector) or selector in parts or from_the_end):
-        return unknown_name(f"output= of place {name!r}, a {kind},", str(selector), map(str, parts))
-    where = "" if selector is None or callable(selector) else f" at output={selector!r}"
+    where = f" at output={selector!r}" if isinstance(selector, int | str) else ""
+    parts = ", ".join(map(str, named_parts(output)))
     return UsageError(
-        f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
-        "pick a part of it with output="
+        f"place {name!r} gives no floating-point tensor{where} (its output is a {type(output).__name__}"
+        + (f" with the parts {parts}" if parts else "")
+        + "): choose another module, or pick a part of its output with output="
     )
 
 

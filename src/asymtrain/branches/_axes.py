@@ -94,10 +94,10 @@ class LayerEvidence:
         self.widths.add(shape[axis])
 
     def feature_axes(self, shape: Shape, batch: int | None) -> set[int]:
-        """The axis of the features in tensors of this shape; empty where layers disagree or another axis fits too."""
+        """The axes of the features in tensors of this shape; none where another axis would fit too."""
         told = self.axes.get(shape, set())
         rivals = {axis for axis in range(len(shape)) if axis != batch and shape[axis] in self.widths}
-        return told if len(told) == 1 and rivals == told else set()
+        return told if rivals == told else set()
 
 
 @dataclass

@@ -239,7 +239,7 @@ def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None
 
         def crop(tensor: Tensor) -> Tensor:
             fits = tensor.ndim > 2 and tensor.shape[-2:] == (height, width)
-            return tensor[..., : height // 2, : width // 2] if fits else tensor
+            return tensor[..., : height // 2, : width // 2].contiguous() if fits else tensor  # some models call view
 
         return run.vary(base.sample, crop, height, height // 2) if min(height, width) > 1 else None, []
     for axis in (1, 2):
@@ -273,7 +273,7 @@ def masked_places(
 
     def shorten(chosen: Sequence[Tensor], tensor: Tensor) -> Tensor:
         if any(tensor is each for each in chosen):
-            return tensor[:, 1:].contiguous()  # some models call view
+            return tensor[:, 1:].contiguous()
         return shorter if tensor is mask else tensor
 
     calls: list[Observation] = []
@@ -415,11 +415,8 @@ def _close(first: Tensor, second: Tensor) -> bool:
         return torch.equal(first, second)
     tolerance = max(torch.finfo(first.dtype).eps, 1e-5) ** 0.5
     kind = torch.promote_types(first.dtype, torch.float32)
-    finite = first.isfinite() & second.isfinite()
-    if not torch.equal(finite, first.isfinite() | second.isfinite()):
-        return False
-    first, second = (torch.where(finite, tensor, 0).to(kind) for tensor in (first, second))
-    return bool((first - second).abs().amax() <= tolerance * first.abs().amax())
+    size = float(first.to(kind).nan_to_num(0, 0, 0).abs().amax())
+    return torch.allclose(first.to(kind), second.to(kind), rtol=0, atol=tolerance * size, equal_nan=True)
 
 
 def _has_nan(tensor: Tensor) -> bool:

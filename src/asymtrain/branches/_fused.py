@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from asymtrain.branches._heads import Head, LinearHead
 from asymtrain.branches._losses import Settings
 from asymtrain.branches._pooling import Pooled, Reader, place_of
-from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+from asymtrain.objectives import ClassReduction, Objective, kept_rows
 
 if TYPE_CHECKING:
     from asymtrain.branches._kernels import Launches
@@ -173,8 +173,8 @@ class Fuser:
         groups = tuple(_groups(features, pooled))
         order = tuple(place for group in groups for place in group.places)
         shares = [settings.weights.get(name, 1.0) for name in names]
-        closed_form = objective is OBJECTIVES["sigmoid"] and by_index and len(targets) > 0
-        softmax = objective is OBJECTIVES["softmax"] and by_index and len(targets) > 0 and classes <= _MOST_CLASSES
+        formula = objective.formula if by_index and len(targets) else None
+        closed_form, softmax = formula == "sigmoid", formula == "softmax" and classes <= _MOST_CLASSES
         launches = None
         if (closed_form or softmax) and has_kernels(plain_weights[0].device):
             per_row = 1 / classes if closed_form and settings.class_reduction == "mean" else 1.0

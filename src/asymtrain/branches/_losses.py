@@ -9,7 +9,7 @@ Axis letters: B batch, N branches at a place, C classes, K places of one shape, 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -137,105 +137,72 @@ def _aligned(
     names: tuple[str, ...], logits: Tensor, count: int, targets: Tensor, mask: Tensor | None, settings: Settings
 ) -> Aligned:
     """One group; its targets, where they have one value for each class, with the classes last."""
-    by_class = targets.ndim == 2 + count
-    if not count and by_class and targets.shape[1] not in (1, logits.shape[-1]) and not targets.is_floating_point():
-        _refuse_positions(names[0], targets)
-    if count == 1 and by_class and targets.shape[-1] != logits.shape[-1] and not targets.is_floating_point():
-        raise UsageError(
-            f"place {names[0]!r} gives tokens, and targets of shape {tuple(targets.shape)} are maps: make maps of the "
-            "tokens with output=, a function, and layout='BCHW'"
-        )
-    if count > 1 and by_class and isinstance(settings.objective, Objective):
-        _check_maps(targets, logits)
-    if not by_class and isinstance(settings.objective, Objective):
-        if targets.ndim != 1 + count:
-            if not count:
-                _refuse_positions(names[0], targets)
-            each = " x ".join(map(str, logits.shape[1:-1]))
-            raise UsageError(
-                f"place {names[0]!r} needs one target for each of {each} samples and positions, got targets of shape "
-                f"{tuple(targets.shape)}"
-            )
-        if settings.quantities and not settings.objective.shares and logits.shape[-1] > 1:
-            _refuse_indices(targets, logits, count)
-        targets = _by_output(targets, logits, count)
-    elif by_class and count > 1:
-        targets = targets.movedim(1, -1)
-    if count and isinstance(settings.objective, Objective) and len(targets) != logits.shape[1]:
-        raise UsageError(
-            f"the model was called on {logits.shape[1]} samples, and there are targets of {len(targets)}: give one for "
-            "each sample"
-        )
+    place, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize
+    targets = _fitting(place, logits, count, targets, settings)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
-    if count and sizes != wanted_sizes:
-        shorter = settings.resize is None and sizes[0] - wanted_sizes[0] == 1
-        if count == 1 and (settings.shift or shorter):
-            _refuse_tokens(names[0], targets, sizes[0], settings.shift)
-        if settings.resize is None:
-            raise UsageError(
-                f"place {names[0]!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
-                f"{' x '.join(map(str, wanted_sizes))}: attach with resize='targets' (nearest) or resize='logits'"
+    if sizes != wanted_sizes and (shift or resize is None):
+        remedy = "attach with resize='targets' (nearest) or resize='logits'"
+        if shift:  # no resizing brings targets of other tokens into line
+            remedy = f"give the labels of all tokens that the model was called on, which shift={shift} moves"
+        elif count == 1 and sizes[0] - wanted_sizes[0] == 1:
+            remedy = (
+                "to learn the next token, give the labels of all and attach with shift=1; a class token that has none "
+                "is left out by output=lambda tokens: tokens[:, 1:]"
             )
+        raise UsageError(
+            f"place {place!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
+            f"{' x '.join(map(str, wanted_sizes))}: {remedy}"
+        )
     if mask is not None:
         mask = mask.to(logits.device)
         _check_mask(mask, targets, count)
-    if count and sizes != wanted_sizes:
-        if settings.resize == "targets":
-            targets = _nearest(targets, sizes)
-            mask = None if mask is None else _nearest(mask, sizes)
-        else:
-            logits = _interpolate(logits, wanted_sizes)
-    if count == 1 and settings.shift:
-        if settings.shift >= logits.shape[2]:
+    if sizes != wanted_sizes and resize == "targets":
+        targets = _nearest(targets, sizes)
+        mask = None if mask is None else _nearest(mask, sizes)
+    elif sizes != wanted_sizes:
+        logits = _interpolate(logits, wanted_sizes)
+    if shift:
+        if shift >= logits.shape[2]:
             raise UsageError(
-                f"shift={settings.shift} leaves none of the {logits.shape[2]} tokens of place {names[0]!r} a target: "
-                "call the model on longer sequences, or attach with a smaller shift="
+                f"shift={shift} leaves none of the {logits.shape[2]} tokens of place {place!r} a target: call the "
+                "model on longer sequences, or attach with a smaller shift="
             )
-        logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
-        mask = None if mask is None else mask[:, settings.shift :]
+        logits, targets = logits[:, :, :-shift], targets[:, shift:]
+        mask = None if mask is None else mask[:, shift:]
     return Aligned(names, count, logits, targets, mask)
 
 
-def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
-    raise UsageError(
-        f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
-        "attach with pool='none' to a place that has positions"
-    )
+def _fitting(place: str, logits: Tensor, count: int, targets: Tensor, settings: Settings) -> Tensor:
+    """Targets, with the classes last; a `UsageError` where they have other axes than the logits (K, B, positions, C).
 
-
-def _refuse_tokens(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
-    """Refuse targets of other tokens, or without those of a class token, which no resizing brings into line."""
-    remedy = (
-        f"give the labels of all tokens that the model was called on, which shift={shift} moves"
-        if shift
-        else "to learn the next token, give the labels of all and attach with shift=1; a class token that has none is "
-        "left out by output=lambda tokens: tokens[:, 1:]"
-    )
-    raise UsageError(f"place {place!r} has {tokens} tokens, and the targets have {targets.shape[1]}: {remedy}")
-
-
-def _refuse_indices(targets: Tensor, logits: Tensor, count: int) -> NoReturn:
-    """Refuse one target a row where there are several quantities: as class indices they would train one-hot rows."""
-    batch, outputs = logits.shape[1], logits.shape[-1]
-    wanted = (batch, outputs, *targets.shape[1:]) if count > 1 else (batch, *targets.shape[1:], outputs)
-    raise UsageError(
-        f"targets must have shape {wanted}, one value for each of {outputs} outputs, got {tuple(targets.shape)}: "
-        "attach with classes= if they are class indices"
-    )
-
-
-def _check_maps(targets: Tensor, logits: Tensor) -> None:
-    """Refuse maps (B, C', H, W) whose C' is not that of logits (K, B, H, W, C), in shapes that the user knows."""
-    batch, classes, sizes, remedy = logits.shape[1], logits.shape[-1], targets.shape[2:], ""
-    if targets.shape[1] != classes:
-        if targets.shape[1] == 1:
-            remedy = ": call targets.squeeze(1)"
-        elif targets.shape[-1] == classes:
-            sizes, remedy = targets.shape[1:-1], ": call targets.movedim(-1, 1)"
-        raise UsageError(
-            f"targets must have shape {(batch, *sizes)} for class indices or {(batch, classes, *sizes)} for one value "
-            f"a class, got {tuple(targets.shape)}{remedy}"
-        )
+    An objective of the user's own takes targets of any shape that has the positions.
+    """
+    batch, classes, sizes = logits.shape[1], logits.shape[-1], tuple(logits.shape[2:-1])
+    shape, by_class = tuple(targets.shape), targets.ndim == 2 + count
+    quantities = settings.quantities and not getattr(settings.objective, "shares", True)
+    by_name = isinstance(settings.objective, Objective)
+    wrong = by_name and len(shape) not in (1 + count, 2 + count)
+    remedy = "for one a position attach with pool='none' to a place that has positions" if not count else ""
+    if by_class and count < 2 and not targets.is_floating_point():
+        # Of several positions, or maps of a place that gives tokens
+        wrong |= shape[-1] != classes and (count == 1 or shape[-1] != 1)
+        remedy = remedy or "if they are maps, make maps of the tokens with output=, a function, and layout='BCHW'"
+    elif by_class and count > 1 and by_name and shape[1] != classes:
+        wrong = True
+        remedy = "call targets.movedim(-1, 1)" if shape[-1] == classes else ""
+        remedy = "call targets.squeeze(1)" if shape[1] == 1 else remedy
+    elif by_name and not by_class and quantities and classes > 1:
+        wrong, remedy = True, "attach with classes= if they are class indices"
+    if not wrong and by_name and count and shape[0] != batch:
+        wrong, remedy = True, "give one for each sample that the model was called on"
+    if wrong:
+        values = (batch, *sizes, classes) if count < 2 else (batch, classes, *sizes)
+        wanted = f"{(batch, *sizes)} for class indices or {values} for one value a class"
+        wanted = f"{values}, one value an output" if quantities else wanted
+        raise UsageError(f"place {place!r}: targets must have shape {wanted}, got {shape}" + (remedy and f": {remedy}"))
+    if by_class:
+        return targets.movedim(1, -1) if count > 1 else targets
+    return _by_output(targets, logits, count) if by_name else targets
 
 
 def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:

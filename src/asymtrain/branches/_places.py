@@ -138,12 +138,11 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         series, number = repeated_blocks(modules), int(item)
         found = [blocks[number] for blocks in series if -len(blocks) <= number < len(blocks)]
         if not found:
-            told = f"there are none; give names instead, the model's children are {_children(modules)}"
-            if series:
-                told = " and ".join(
-                    f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" for blocks in series[:4]
-                )
-            raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {number}: {told}")
+            known = " and ".join(f"{len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" for blocks in series[:4])
+            raise UsageError(
+                f"`at` counts the model's repeated blocks, and has none of number {number}: there are "
+                + (known or f"none; give names instead, such as {_children(modules)}")
+            )
         if len(series) > 1:
             raise UsageError(
                 f"`at` counts the model's repeated blocks, and there are {len(series)} series of them: give the names, "
@@ -164,13 +163,9 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         return [name]
     names = [name for name in modules if name != ROOT and fits(item, name)]
     if not names:
-        globs = _globs(modules)
-        alike = [glob for glob in globs if _starred(glob) == _starred(item)]
-        near = near_names(item, alike) or near_names(item, globs)
-        told = f"the model's children are {_children(modules)}"
-        if near:
-            told = f"did you mean {' or '.join(map(repr, near))}?"
-        raise UsageError(f"no module matches {item!r} (`*` stays within one dotted segment): {told}")
+        near = near_names(item, _globs(modules))
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {_children(modules)}"
+        raise UsageError(f"no module matches {item!r} (`*` stays within one dotted segment): {hint}")
     return names
 
 
@@ -181,12 +176,6 @@ def _globs(modules: Iterable[str]) -> list[str]:
         segments = ["*" if segment.isdecimal() else segment for segment in name.split(".")]
         globs |= {".".join(segments), ".".join([*segments[:-1], "*"])}
     return sorted(glob for glob in globs if "*" in glob)
-
-
-def _starred(glob: str) -> tuple[int, bool]:
-    """How many segments of a glob have a mark of globs, and whether the last has one."""
-    marked = [any(mark in segment for mark in "*?[") for segment in glob.split(".")]
-    return sum(marked), marked[-1]
 
 
 def _children(modules: Mapping[str, nn.Module]) -> str:

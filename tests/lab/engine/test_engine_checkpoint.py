@@ -34,7 +34,7 @@ from asymtrain.lab.engine.checkpoint import (
     sweep,
     unsealed,
 )
-from asymtrain.lab.runs import RunSpec, grid, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 
 CPU = torch.device("cpu")
 
@@ -375,24 +375,6 @@ def test_train_yields_every_spec_once():
         assert len(run.history) == run.spec.epochs
         assert 0 <= run.test_accuracy <= 1
         assert run.seconds > 0
-
-
-def test_a_stack_too_large_for_memory_is_halved(dataset, monkeypatch):
-    from asymtrain.lab.engine import training
-
-    sizes = []
-
-    def scarce(stack_plan, *arguments, **options):
-        sizes.append(len(stack_plan.specs))
-        if len(stack_plan.specs) > 2:
-            raise torch.OutOfMemoryError
-        return train_stack(stack_plan, *arguments, **options)
-
-    monkeypatch.setattr(training, "train_stack", scarce)
-    monkeypatch.setattr(training, "load_for", lambda *_: dataset)
-    specs = grid(RunSpec(arch_options={"widths": (8,)}, epochs=1), seed=range(5))
-    assert [run.spec for run in train(specs, device="cpu")] == specs
-    assert sizes == [5, 2, 3, 1, 2]
 
 
 @pytest.mark.parametrize(("cost", "most"), [(0.0, 1.0), (4.0, 0.02)])

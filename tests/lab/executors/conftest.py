@@ -82,7 +82,7 @@ class OtherMachine:
 
         # Neither of the two is this machine: a claim counts by its time alone.
         monkeypatch.setattr(requests, "this_process", owner)
-        monkeypatch.setattr(requests, "clock", lambda connection: self.now)
+        monkeypatch.setattr(requests, "clock", lambda: self.now)
         monkeypatch.setattr(Store, "renew", count)
         monkeypatch.setattr(executors, "RENEW_SECONDS", 0.01)
 

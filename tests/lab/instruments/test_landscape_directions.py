@@ -6,7 +6,6 @@ import torch
 from landscape_examples import states_of
 from scipy import stats
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.instruments.landscape.surface import (
     filter_normalised,
     gaussian_direction,
@@ -83,8 +82,3 @@ def test_idle_branches_are_chi_square_and_nested():
     assert stats.kstest(np.diff(sums), stats.chi2(size).cdf).pvalue > 1e-3  # one branch more adds one branch
     assert idle_squared_norm(1, 0, 0, branches=0, size=size) == 0
     assert idle_squared_norm(1, 0, 0, branches=3, size=size) != idle_squared_norm(1, 0, 1, branches=3, size=size)
-
-
-def test_a_direction_of_other_shapes_is_refused():
-    with pytest.raises(UsageError, match="token"):
-        filter_normalised({**CENTER, "token": torch.zeros(2)}, CENTER)

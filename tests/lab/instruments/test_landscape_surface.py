@@ -102,19 +102,7 @@ def test_a_point_that_does_not_fit_is_said():
         evaluate(losses, (x, x), chunk=2)
 
 
-@pytest.mark.parametrize(("points", "step", "said"), [(1, 0.1, "3 or more"), (5, 0.0, "above 0"), (5, -1, "above 0")])
-def test_bad_grids(points, step, said):
-    with pytest.raises(UsageError, match=said):
-        grid_coordinates(points, step)
-
-
 def test_the_middle_of_a_grid_is_the_state():
     assert grid_coordinates(51, 0.04)[25] == 0
     assert grid_coordinates(51, 0.04)[-1] == pytest.approx(1)
     np.testing.assert_allclose(grid_coordinates(4, 2.0), [-3, -1, 1, 3])
-
-
-def test_a_direction_of_another_model_is_refused():
-    x = grid_coordinates(3, 0.1)
-    with pytest.raises(UsageError, match="'bias'"):
-        surface(bowl, CENTER, ({"weight": FIRST["weight"]}, SECOND), (x, x))

@@ -1,6 +1,6 @@
 """One table of everything that a cell can be, for the tests of every format."""
 
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, make_rows
 
 COLUMNS = (
     Column("Back|bone"),
@@ -22,7 +22,7 @@ ROWS = make_rows(
             "ViT",
             Mean(0.10049, 0.0205),
             8.34,
-            Interval(-3.3, 20.0),
+            Range(-3.3, 20.0),
             0.00009,
             10,
             0.285,
@@ -38,7 +38,7 @@ ROWS = make_rows(
             Cell("±2", ("s1", "s2")),
             Cell(Mean(0.1, 0.02), ("s1",), digits=1),
             Cell(0.0, mark="(diverged)"),
-            Cell(Interval(-0.04, 0.0), digits=2),
+            Cell(Range(-0.04, 0.0), digits=2),
             0.00012,
             Cell(1, mark="of 2"),
             0.0,

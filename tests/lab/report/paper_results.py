@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
@@ -52,7 +52,7 @@ def difficult(spec_id: str) -> RecipeResult:
     columns = [
         Column(f"change {i}" if i > 9 else f"A number {i}", papers=i > 9, **kinds[i % len(kinds)]) for i in range(13)
     ]
-    values = (Interval(-49355.1, 49955.1), Mean(0.1136, 0.0025), -52.3, Mean(1.27e-07, 2e-08))
+    values = (Range(-49355.1, 49955.1), Mean(0.1136, 0.0025), -52.3, Mean(1.27e-07, 2e-08))
     full = [Cell(values[i % len(values)], (spec_id,)) for i in range(13)]
     rows = (
         (Cell(NASTY), Cell("one"), *full),

@@ -8,7 +8,7 @@ import pytest
 from difficult_table import COLUMNS, TABLE, TEXTS
 
 from asymtrain.lab.report.export import FORMATS, as_csv, as_latex, as_markdown
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, make_rows
 from asymtrain.lab.texts import printable
 
 SMALL = Table(
@@ -108,7 +108,7 @@ def test_a_column_without_numbers_has_no_unit_in_csv_and_one_without_rows_its_he
         ["a", "", ""],
     ]
     assert read_csv(Table("t", "", columns, ())) == [["Name", "Change", "Ends"]]
-    one_seed = make_rows([("a", Mean(1.0), Interval(0.0, 1.0))])
+    one_seed = make_rows([("a", Mean(1.0), Range(0.0, 1.0))])
     assert read_csv(Table("t", "", columns, one_seed)) == [
         ["Name", "Change (%)", "Ends: low", "Ends: high"],
         ["a", "1.000", "0.000", "1.000"],

@@ -8,7 +8,7 @@ from asymtrain.lab.instruments.alignment.show import alignment_page
 from asymtrain.lab.instruments.curves import Curve, spec_labels
 from asymtrain.lab.instruments.trajectory.measure import compare_trajectories
 from asymtrain.lab.instruments.trajectory.show import trajectory_page
-from asymtrain.lab.report.table import Interval
+from asymtrain.lab.report.table import Range
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import estimate
 
@@ -45,7 +45,7 @@ def test_the_alignment_page(study):
     json.dumps(page.document, allow_nan=False)
     cosine, _, within = page.tables
     assert [cell.value for cell in column(cosine, "Average")] == [group.mean.mean for group in groups]
-    assert column(cosine, "95% interval")[0].value == Interval(groups[0].mean.low, groups[0].mean.high)
+    assert column(cosine, "95% interval")[0].value == Range(groups[0].mean.low, groups[0].mean.high)
     assert column(cosine, "Average")[0].spec_ids == tuple(run.id for run in groups[0].runs)
     assert cosine.texts()[0][7] == "25%"
     assert [table.detail for table in page.tables] == [False, False, True]

@@ -11,7 +11,7 @@ from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
 from asymtrain.lab.report.live import by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from live_pages import unpacked
 
 every_kind = pytest.mark.parametrize("kind", PANELS)
@@ -126,7 +126,7 @@ def test_a_page_without_figures_carries_none():
 
 
 def test_numbers_are_sorted_by_their_values():
-    cells = [Cell(-0.5), Cell(3), Cell(Mean(0.25, 0.1)), Cell(Interval(-1.0, 3.0)), Cell("words"), Cell(), Cell(1.0)]
+    cells = [Cell(-0.5), Cell(3), Cell(Mean(0.25, 0.1)), Cell(Range(-1.0, 3.0)), Cell("words"), Cell(), Cell(1.0)]
     table = Table("t", "", (Column("n", "number"), Column("same", "number")), tuple((cell, Cell(1)) for cell in cells))
     assert sort_order(table, 0) == "0 3 1 2 - - 2"
     assert sort_order(table, 1) == ""

@@ -7,8 +7,8 @@ from difficult_table import COLUMNS, ROWS, TABLE, TEXTS
 
 from asymtrain.lab.report.table import (
     Column,
-    Interval,
     Mean,
+    Range,
     cell_text,
     number_text,
     table_json,
@@ -33,8 +33,8 @@ def test_where_room_is_short_signs_and_units_are_said_once():
     assert texts[0][1:4] == ["0.100±0.021", "+8.3%", "-3.3 to +20.0%"]
     assert texts[3][2:4] == ["+0.0% (diverged)", "-0.04 to +0.00%"]
     share = Column("Share", "share", digits=0)
-    assert value_text(Interval(0.1, 0.25), share, compact=True) == "10 to 25%"
-    assert value_text(Interval(0.1, 0.25), share) == "10% to 25%"
+    assert value_text(Range(0.1, 0.25), share, compact=True) == "10 to 25%"
+    assert value_text(Range(0.1, 0.25), share) == "10% to 25%"
 
 
 def test_a_deviation_has_no_sign_and_a_p_is_never_nought():

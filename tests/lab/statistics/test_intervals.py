@@ -14,7 +14,6 @@ from asymtrain.lab.statistics import (
     bonferroni,
     cohen_d_av,
     cohen_d_z,
-    describe,
     equivalence_p,
     holm,
     minimum_detectable_d,
@@ -175,21 +174,3 @@ def test_the_least_improvement_is_in_percent_of_plain():
     assert minimum_detectable_improvement(plain, asymmetric) == pytest.approx(100 * minimum_detectable_d(3) * 0.1 / 0.5)
     with pytest.raises(UsageError, match="two pairs"):
         minimum_detectable_d(1)
-
-
-def test_a_description_holds_what_the_parts_say():
-    plain, asymmetric = [0.50, 0.52, 0.54, 0.5, 0.51, 0.53], [0.55, 0.53, 0.60, 0.56, 0.54, 0.55]
-    found = describe(plain, asymmetric, family=12)
-    differences = np.subtract(asymmetric, plain)
-    test = t_interval(differences, family=12)
-    base = np.mean(plain)
-    assert found.interval == pytest.approx((100 * test.low / base, 100 * test.high / base))
-    assert found.improvement == pytest.approx(100 * differences.mean() / base)
-    assert found.p_bonferroni == pytest.approx(12 * found.p)
-    assert found.p_wilcoxon == pytest.approx(signed_ranks(differences.round(9)))
-    assert found.size == size_word(found.d_av) == "large"
-    assert found.bootstrap[0] < found.improvement < found.bootstrap[1]
-    alone = describe([0.5], [0.6])
-    assert (alone.improvement, alone.interval, alone.p, alone.plain_std) == (pytest.approx(20), None, None, None)
-    with pytest.raises(UsageError, match="one value on each side"):
-        describe([0.5], [])

@@ -71,7 +71,7 @@ def test_the_tables(helped):
     race, pairs, removal = tune_tables(helped)
     texts = race.texts()
     assert [row[0] for row in texts] == [GOOD.label, FAIR.label, BAD.label, GOOD.label, FAIR.label]
-    assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
+    assert [row[-1] for row in texts] == ["goes on", "goes on", "3 at chance, clearly worse", "winner", "dropped"]
     assert len(pairs.rows) == 5
     assert [row[-1] for row in removal.texts()] == ["—", "—", "bit-equal"]
     assert all(row[1] == f"{cells[1].value:,}" for row, cells in zip(removal.texts(), removal.rows, strict=True))
@@ -197,10 +197,9 @@ def test_the_race_counts_runs_that_learnt_nothing():
     first = next(run.spec for run in runs.values() if run.spec.redundancy == 0)
     runs[first.id] = invent(first, epochs=1)
     table = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[0]
-    at = [column.name for column in table.columns].index("At chance")
-    assert [row[at] for row in table.texts()] == ["1 of 6", "1 of 6", "4 of 6", "—", "—"]
-    learnt = tune_tables(answer({GOOD: 0.1, FAIR: 0.05, BAD: 0.0}))[0]
-    assert "At chance" not in [column.name for column in learnt.columns]
+    assert [row[-1] for row in table.texts()][2] == "3 at chance, dropped"
+    assert "At chance: " in table.note
+    assert "At chance" not in tune_tables(answer({GOOD: 0.1, FAIR: 0.05, BAD: 0.0}))[0].note
 
 
 def test_the_branches_leave_nothing_behind(helped):

@@ -173,7 +173,7 @@ def test_candidates_by_their_fields():
         pytest.param([{"alpha": "much"}], "alpha must be a number", id="alpha"),
         pytest.param("softmax", "must be a list", id="a text"),
         pytest.param(GOOD, "must be a list", id="one alone"),
-        pytest.param(["softmax"], "by its fields", id="texts"),
+        pytest.param(["softmax"], "by their fields", id="texts"),
     ],
 )
 def test_candidates_that_are_none(given, said):

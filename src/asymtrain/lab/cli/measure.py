@@ -174,10 +174,6 @@ class CommandBench(Bench):
         pairs = [(spec.plain(), spec) if with_plain else (spec,) for spec in specs]
         return list(dict.fromkeys(member for pair in pairs for member in pair))
 
-    def named(self, spec: "RunSpec") -> bool:
-        names = [name.lower() for text in self.run_ids for name in comma_words(text) if name != "all"]
-        return not self.stored or spec.id.startswith(tuple(names))
-
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
         """Stored runs are read and never trained. What could not be trained is said on stderr and left out.
 

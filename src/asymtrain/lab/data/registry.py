@@ -50,6 +50,14 @@ def _shapes_size(_: Path, options: Mapping[str, object]) -> Size:
     return Size(*(int(str(options.get(name, default))) for name, default in defaults.items()))
 
 
+def _folder_size(path: Path, _: Mapping[str, object]) -> Size:
+    return Size(folder.count_classes(path))
+
+
+def _npz_size(path: Path, _: Mapping[str, object]) -> Size:
+    return Size(own.count_npz_classes(path))
+
+
 def cifar_source(release: cifar.Release) -> Source:
     size = Size(release.classes, release.train_images, release.test_images)
     return Source(
@@ -64,20 +72,8 @@ SOURCES: dict[str, Source] = {
     "shapes": Source(shapes.load, _shapes_size, "drawn by code, up to 100 classes", "always there"),
     "cifar10": cifar_source(cifar.RELEASES["cifar10"]),
     "cifar100": cifar_source(cifar.RELEASES["cifar100"]),
-    "folder:": Source(
-        load=folder.load,
-        size=lambda path, _: Size(folder.count_classes(path)),
-        holds="your images",
-        note="one subfolder for each class",
-        argument="PATH",
-    ),
-    "npz:": Source(
-        load=own.load_npz,
-        size=lambda path, _: Size(own.count_npz_classes(path)),
-        holds="your arrays",
-        note="numpy.savez(FILE, x=inputs, y=labels)",
-        argument="FILE",
-    ),
+    "folder:": Source(folder.load, _folder_size, "your images", "one subfolder for each class", "PATH"),
+    "npz:": Source(own.load_npz, _npz_size, "your arrays", "numpy.savez(FILE, x=inputs, y=labels)", "FILE"),
 }
 """Sources by name. A name that ends with a colon is followed by a path; any other text with a colon is a function."""
 

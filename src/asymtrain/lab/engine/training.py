@@ -1,6 +1,5 @@
 """Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch
 
 from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.data import Dataset, load
-from asymtrain.lab.devices import default_device, is_out_of_memory, products_of
+from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.setup import check_data
@@ -68,25 +67,12 @@ def train(
 ) -> Iterator[Run]:
     """Train any list of specs on one device and yield each run when its stack is finished.
 
-    Nothing is stored: `asymtrain.lab.executors.execute` adds the store, resuming and several devices.
+    Nothing is stored: `asymtrain.lab.executors.execute` adds the store, resuming and several devices, and halves a
+    stack that does not fit into memory.
     """
     chosen = default_device(device)
-    waiting = plan(specs, chosen)
-    while waiting:
-        runs = None
-        try:
-            runs = train_stack(waiting[0], load_for(waiting[0].specs[0], data_root), chosen)
-        except Exception as problem:
-            if not is_out_of_memory(problem):
-                raise
-            halves = waiting[0].halves()
-        if runs is None:
-            # Not in the handler: the exception holds the tensors that must go, in a stack and programs that hold each
-            # other.
-            gc.collect()
-            torch.cuda.empty_cache()
-        waiting = waiting[1:] if runs is not None else [*halves, *waiting[1:]]
-        yield from runs or []
+    for stack_plan in plan(specs, chosen):
+        yield from train_stack(stack_plan, load_for(stack_plan.specs[0], data_root), chosen) or []
 
 
 def train_stack(

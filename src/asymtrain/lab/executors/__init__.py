@@ -7,7 +7,7 @@ and records failures without stopping the others.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from asymtrain.lab.executors.fingerprints import check_data, check_sources
 from asymtrain.lab.executors.local import Local, Workers
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
-from asymtrain.lab.functions import is_function, is_here
+from asymtrain.lab.functions import check_function, is_function, is_here
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import LIBRARIES
 from asymtrain.lab.store import Store, StoreError, store_exists
@@ -46,9 +46,6 @@ class Executor(Protocol):
     @property
     def workers(self) -> int:
         """How many stacks can train at the same time."""
-
-    def check_functions(self, names: Collection[str]) -> None:
-        """Refuse functions that a worker cannot import, before anything is written."""
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         """Train all stacks and yield what came of each, as it comes; closing the iterator ends the training."""
@@ -95,7 +92,10 @@ def _execute(
 ) -> Iterator[Run]:
     with where as chosen:
         workers = max(1, chosen.workers)
-        chosen.check_functions(_functions(missing, None if fresh else store))
+        # Before anything is written. Workers begin in this folder and with this path: what is a file here is one for
+        # them. What a node of a cluster lacks, the failure of its first stack tells.
+        for name in _functions(missing, None if fresh else store):
+            check_function(name)
         if store is None:
             stacks = plan(missing, chosen.device, workers=workers)
             yield from _results(chosen, stacks, job, ProgressSum(stacks, progress, workers=workers))

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,6 @@ from asymtrain.lab.executors.outcomes import (
     held_interrupt,
     work,
 )
-from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
 
 SHUTDOWN_SECONDS = 20.0
@@ -74,11 +73,6 @@ class Local:
     @property
     def workers(self) -> int:
         return len(self.devices)
-
-    def check_functions(self, names: Collection[str]) -> None:
-        # Workers begin in this folder and with this path: what is a file here is one for them.
-        for name in names:
-            check_function(name)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         slots = self.slots(plans)

@@ -15,7 +15,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ from asymtrain.lab.executors import outcomes
 from asymtrain.lab.executors.local import SHUTDOWN_SECONDS
 from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, Waiting
 from asymtrain.lab.files import at_home
-from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
 from asymtrain.lab.texts import counted
 
@@ -76,10 +75,6 @@ class RayCluster:
 
     device: torch.device
     workers: int
-
-    def check_functions(self, names: Collection[str]) -> None:
-        for name in names:  # what a node lacks, the failure of its first stack tells
-            check_function(name)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         if not plans:

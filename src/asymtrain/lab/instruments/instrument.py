@@ -55,10 +55,6 @@ class Bench(ABC):
         """
 
     @abstractmethod
-    def named(self, spec: "RunSpec") -> bool:
-        """Was this run asked for by name? False for one that is there because of `--run all`."""
-
-    @abstractmethod
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
         """The runs of the specs in their order: from the store, or trained into it where they are missing."""
 

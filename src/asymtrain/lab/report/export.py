@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, Value, mark_text, number_text
 from asymtrain.lab.texts import csv_cell, printable
 
 MISSING = "missing"
@@ -94,7 +94,7 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
     has_numbers = any(value is not None and not isinstance(value, str) for value in values)
     name = f"{column.heading} ({column.ending})" if column.ending and has_numbers else column.heading
     names = [name]
-    if any(isinstance(value, Interval) for value in values):
+    if any(isinstance(value, Range) for value in values):
         names = [f"{name}: low", f"{name}: high"]
     elif any(isinstance(value, Mean) and value.deviation is not None for value in values):
         names = [name, f"{name}: deviation"]
@@ -110,7 +110,7 @@ def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> 
     if digits is not None:
         column = dataclasses.replace(column, digits=digits)
     texts = []
-    for part in dataclasses.astuple(value) if isinstance(value, Interval | Mean) else (value,):
+    for part in dataclasses.astuple(value) if isinstance(value, Range | Mean) else (value,):
         is_number = isinstance(part, int | float)
         texts.append(number_text(part, column, sign=False, ending=False) if is_number else csv_cell(part or ""))
     return [*texts, *[""] * (count - len(texts))][:count]

@@ -20,7 +20,7 @@ from asymtrain.lab.files import remove_torn, write_whole
 from asymtrain.lab.report.drawing import as_file, draw, room_of
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
-from asymtrain.lab.report.table import Cell, Interval, Mean, Table
+from asymtrain.lab.report.table import Cell, Mean, Range, Table
 from asymtrain.lab.texts import printable
 
 
@@ -137,7 +137,7 @@ def _sort_key(cell: Cell) -> float | None:
     match cell.value:
         case Mean(mean=value) | (int() | float() as value):
             return value
-        case Interval(low, high):
+        case Range(low, high):
             return (low + high) / 2
     return None
 

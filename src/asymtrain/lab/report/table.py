@@ -21,14 +21,14 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """Both ends."""
+class Range:
+    """Both ends of an interval."""
 
     low: float
     high: float
 
 
-Value = int | float | str | Mean | Interval | None
+Value = int | float | str | Mean | Range | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Cell:
     mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
     words: str = ""  # in place of the value, such as "exactly 0"
     about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
-    interval: Interval | None = None  # behind the value, where it is not as far below the value as above
+    interval: Range | None = None  # behind the value, where it is not as far below the value as above
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ def missing_cells(count: int = 1) -> list[Cell]:
     return [Cell(missing=True)] * count
 
 
-def interval(low: float | None, high: float | None) -> Interval | None:
+def interval(low: float | None, high: float | None) -> Range | None:
     """Both ends, or nothing where there were too few values for an interval."""
-    return None if low is None or high is None else Interval(low, high)
+    return None if low is None or high is None else Range(low, high)
 
 
 def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...], ...]:
@@ -136,7 +136,7 @@ def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
             return NOTHING
         case str():
             return value
-        case Interval(low, high):
+        case Range(low, high):
             return f"{number_text(low, column, ending=not compact)} to {number_text(high, column)}"
         case Mean(mean, deviation):
             text = number_text(mean, column)
@@ -171,7 +171,7 @@ def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
     """A cell for a program: what is shown, and the numbers behind it, whole."""
     numbers: dict[str, Any] = {"text": cell_text(cell, column), "value": None}
     match cell.value:
-        case Interval(low, high):
+        case Range(low, high):
             numbers |= {"low": low, "high": high}
         case Mean(mean, deviation):
             numbers |= {"value": mean, "deviation": deviation}

@@ -1,4 +1,7 @@
-"""What builds a model by name: timm, transformers, or a function of the user's own."""
+"""Models by name: the table of what stands before a colon, and what builds the models of each.
+
+`check_name` reads a name without torch, so that specs and stores are read on machines without it.
+"""
 
 import importlib
 import inspect
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.files import at_home
-from asymtrain.lab.functions import import_function, importable_here, own_line
+from asymtrain.lab.functions import import_function, importable_here, is_function, is_here, own_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,7 +76,7 @@ class Named:
         return model
 
 
-def find_timm(name: str, options: dict[str, Any]) -> Named:
+def _find_timm(name: str, options: dict[str, Any]) -> Named:
     timm, text = _library("timm"), f"timm:{name}"
     if not timm.is_model(name):
         raise unknown_name("timm model", name, timm.list_models())
@@ -93,7 +96,7 @@ def find_timm(name: str, options: dict[str, Any]) -> Named:
     return Named(text, make)
 
 
-def check_config_name(name: str) -> None:
+def _check_config_name(name: str) -> None:
     if not name.endswith(".json") and not name.isidentifier():
         raise UsageError(
             f"hf:{name} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
@@ -101,7 +104,7 @@ def check_config_name(name: str) -> None:
         )
 
 
-def find_transformers(name: str, options: dict[str, Any]) -> Named:
+def _find_transformers(name: str, options: dict[str, Any]) -> Named:
     transformers, text = _library("transformers"), f"hf:{name}"
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
     if name.endswith(".json"):
@@ -143,18 +146,18 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
         raise UsageError(f"{file} cannot be read as a config ({error}): give a config.json of transformers") from None
     if not isinstance(values, dict) or "model_type" not in values:
         raise UsageError(f"{file} has no model_type: give a config.json of transformers")
-    refuse_pretrained(f"hf:{file}", values)
+    _refuse_pretrained(f"hf:{file}", values)
     kind = values.pop("model_type")
     # Labels of its own would win over the number of classes in the data.
     values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
     return explained(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
 
 
-def refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
+def _refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
     """Refuse what makes a library fetch weights: timm's `pretrained`, transformers' `use_pretrained_backbone`."""
     for name, value in options.items():
         if isinstance(value, Mapping):
-            refuse_pretrained(text, value)
+            _refuse_pretrained(text, value)
         # Any text counts as true in both libraries, "no" included.
         elif "pretrained" in name and value:
             raise UsageError(
@@ -163,7 +166,7 @@ def refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def find_function(text: str, options: dict[str, Any]) -> Named:
+def _find_function(text: str, options: dict[str, Any]) -> Named:
     from torch import nn
 
     with importable_here():
@@ -174,7 +177,7 @@ def find_function(text: str, options: dict[str, Any]) -> Named:
     return of_function(text, function, options)
 
 
-def find_here(text: str, options: dict[str, Any]) -> Named:
+def _find_here(text: str, options: dict[str, Any]) -> Named:
     if text not in HERE:
         raise UsageError(
             f"{text} was a function of another process, or of a call that has ended: give it to asymtrain.compare "
@@ -207,13 +210,10 @@ def _library(name: str) -> Any:
     except Exception as error:  # a broken installation of torchvision raises a RuntimeError
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise UsageError(f"{name} is not installed: pip install {name}") from error
-        cure = f"mend its installation; `python -c 'import {name}'` shows the whole of it"
-        if "torchvision" in str(error):
-            cure = (
-                "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
-                "pip install --no-deps torchvision==0.16.2 is enough for models"
-            )
-        raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
+        raise UsageError(
+            f"{name} is installed but does not import ({error_line(error)}): mend its installation (docs/zoo.md: timm "
+            "needs a torchvision that fits your torch)"
+        ) from error
 
 
 def explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
@@ -226,3 +226,72 @@ def explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> 
         if isinstance(error, ModuleNotFoundError) and error.name:
             cure = f"install {error.name}, or {cure}"
         raise UsageError(f"{name} cannot be built ({own_line(error)}): {cure}") from error
+
+
+@dataclass(frozen=True)
+class Library:
+    """One entry of `LIBRARIES`: a library that builds models by name."""
+
+    argument: str  # what follows the colon
+    find: Callable[[str, dict[str, Any]], Named]  # of what follows the colon, and options
+    check: Callable[[str], None] = lambda rest: None  # refuses what can be no name, without torch
+
+
+LIBRARIES: dict[str, Library] = {
+    "timm:": Library("NAME", _find_timm),
+    "hf:": Library("CONFIG", _find_transformers, _check_config_name),
+}
+"""By the beginning of a name. Any other text with a colon is a function of the user's own."""
+
+
+def is_named(arch: str) -> bool:
+    """Is this a model by name, and none of the backbones?"""
+    return ":" in arch
+
+
+def other_names() -> str:
+    """Names of models other than the backbones, as a user writes them."""
+    return f"{', '.join(f'{name}{library.argument}' for name, library in LIBRARIES.items())} or package.module:function"
+
+
+def check_name(name: str, options: Options = ()) -> None:
+    """Refuse what cannot name a model; whether there is one of the name shows when it is built. Needs no torch."""
+    kind, colon, rest = name.partition(":")
+    if not colon:
+        from asymtrain.models import backbone_names
+
+        raise UsageError(f"{unknown_name('backbone', name, backbone_names())} (for another model give {other_names()})")
+    if not rest or not kind:
+        raise UsageError(f"{name!r} names no model: give a backbone, {other_names()}")
+    library = LIBRARIES.get(f"{kind}:")
+    if library is not None:
+        library.check(rest)
+        _refuse_pretrained(name, dict(options))
+    elif not is_here(name) and not is_function(name):
+        path = " (modules go by name, without slashes and .py)" if kind.endswith(".py") else ""
+        raise UsageError(f"{name!r} names no function: write package.module:function{path}, or {other_names()}")
+
+
+def named_model(text: str, options: Options = ()) -> Named:
+    """The model that a text names; options go to its builder."""
+    check_name(text, options)
+    kind, _, rest = text.partition(":")
+    if (library := LIBRARIES.get(f"{kind}:")) is not None:
+        return library.find(rest, dict(options))
+    return _find_here(text, dict(options)) if is_here(text) else _find_function(text, dict(options))
+
+
+def describe_model(arch: str) -> str:
+    """What the docstring of the function that builds a model says, as one line; empty where there is none."""
+    function = HERE[arch][1] if arch in HERE else imported(arch)
+    described = inspect.isfunction(function) or inspect.isclass(function)
+    return " ".join((function.__doc__ or "").split()) if described else ""
+
+
+def imported(text: str) -> Any:
+    """The function of this name in a file; None where there is none, or where a worker could not import it."""
+    if not is_function(text, LIBRARIES):
+        return None
+    with importable_here(), suppress(UsageError):
+        return import_function(text)
+    return None

@@ -1,6 +1,5 @@
 """Models with the initial values of a seed or of a file, called once to check them."""
 
-import inspect
 import multiprocessing
 import random
 import warnings
@@ -10,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.functions import name_here, own_line, own_place
-from asymtrain.lab.sources.builders import HERE, Inputs, Kind, Named, Options, explained, of_function
+from asymtrain.lab.sources.builders import (
+    HERE,
+    Inputs,
+    Kind,
+    Named,
+    Options,
+    explained,
+    imported,
+    named_model,
+    of_function,
+)
 from asymtrain.lab.sources.fingerprints import bytes_of, fingerprint, named_tensors, rounded, undisturbed_call
-from asymtrain.lab.sources.names import imported, named_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -132,7 +140,9 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
         try:
             output = model(inputs.sample())
         except Exception as error:
-            raise _unfit(named, model, inputs, error) from error
+            cure = FIT if inputs.kind == "images" else named.cure
+            mend = "mend forward, or " if own_place(error) else ""
+            raise UsageError(f"{named.name} does not take {inputs} ({own_line(error)}): {mend}{cure}") from error
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
         raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
@@ -157,19 +167,6 @@ def _patch_of(model: "nn.Module") -> int:
         if isinstance(size, int) and size > 0:
             return size
     return 1
-
-
-def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
-    why = own_line(error)
-    try:
-        inspect.signature(model.forward).bind(None)
-    except TypeError:  # no other inputs help
-        alone = "write a module around it that is called with one tensor"
-        return UsageError(f"{named.name} is called with {inputs} and nothing else, and needs more ({why}): {alone}")
-    mend = "mend forward, or " if own_place(error) else ""
-    return UsageError(
-        f"{named.name} does not take {inputs} ({why}): {mend}{FIT if inputs.kind == 'images' else named.cure}"
-    )
 
 
 def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:

@@ -16,11 +16,9 @@ from asymtrain.lab.statistics.decisions import (
     is_within,
 )
 from asymtrain.lab.statistics.effects import (
-    Description,
     bonferroni,
     cohen_d_av,
     cohen_d_z,
-    describe,
     holm,
     minimum_detectable_d,
     minimum_detectable_improvement,
@@ -36,8 +34,8 @@ from asymtrain.lab.statistics.intervals import (
 )
 
 __all__ = [
-    "FEWEST", "LEVEL", "VERDICTS", "Decision", "Description", "Interval", "Verdict", "bonferroni", "bootstrap_images",
-    "bootstrap_seeds", "cohen_d_av", "cohen_d_z", "colour_of", "decide", "describe", "direction", "equivalence_p",
+    "FEWEST", "LEVEL", "VERDICTS", "Decision", "Interval", "Verdict", "bonferroni", "bootstrap_images",
+    "bootstrap_seeds", "cohen_d_av", "cohen_d_z", "colour_of", "decide", "direction", "equivalence_p",
     "holm", "is_within", "minimum_detectable_d", "minimum_detectable_improvement", "size_word", "t_interval",
     "unpack_answers", "welch_interval", "welch_p_from_moments", "wilcoxon_p",
 ]  # fmt: skip

@@ -3,18 +3,15 @@
 - Cohen's d, named by its kind: papers that print "d" mean one of these, and they differ by a factor.
 - Corrections for many tests. A family is what is read together: a table's cells.
 - What a number of seeds can detect: an unclear result is news only beside this.
-- `describe`: all of it for one cell of a table.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.statistics.bootstraps import bootstrap_seeds
-from asymtrain.lab.statistics.intervals import ROUNDING, t_interval, wilcoxon_p
+from asymtrain.lab.statistics.intervals import ROUNDING
 
 WORDS = ((0.8, "large"), (0.5, "medium"), (0.2, "small"))
 
@@ -87,57 +84,3 @@ def minimum_detectable_improvement(
     base = float(np.mean(plain))
     spread = float(np.std(np.asarray(asymmetric, float) - np.asarray(plain, float), ddof=1))
     return 100 * minimum_detectable_d(len(plain), power, alpha, family) * spread / base if base else None
-
-
-@dataclass(frozen=True)
-class Description:
-    """One cell over seeds. Improvements and their intervals are in percent of Plain's mean; None where undefined."""
-
-    n: int  # pairs
-    plain_mean: float
-    plain_std: float | None  # over n - 1; None for one pair
-    asymmetric_mean: float
-    asymmetric_std: float | None
-    improvement: float | None  # mean of (Asymmetric - Plain)
-    interval: tuple[float, float] | None = None  # t interval, Bonferroni over the family
-    bootstrap: tuple[float, float] | None = None  # BCa interval over seeds, not corrected
-    p: float | None = None  # two-tailed paired t-test
-    p_bonferroni: float | None = None  # corrected for the family
-    p_wilcoxon: float | None = None  # two-tailed signed-rank test, from 6 pairs on
-    d_z: float | None = None  # Cohen's d of the differences
-    d_av: float | None = None  # Cohen's d by the mean deviation of both sides
-    size: str = "undefined"  # the usual word for d_av
-    detectable: float | None = None  # the least improvement that as many pairs of this spread find, power 80%
-
-
-def describe(
-    plain: Sequence[float], asymmetric: Sequence[float], *, family: int = 1, confidence: float = 0.95
-) -> Description:
-    """Describe the pairs (`plain[i]`, `asymmetric[i]`) as one of a family of tests."""
-    if len(plain) != len(asymmetric) or not len(plain):
-        raise UsageError(
-            f"pairs need one value on each side: got {len(plain)} of Plain, {len(asymmetric)} of Asymmetric"
-        )
-    before, after = np.asarray(plain, float), np.asarray(asymmetric, float)
-    n, base = len(before), float(before.mean())
-    improvement = 100 * float((after - before).mean()) / base if base else None
-    if n == 1:
-        return Description(n, base, None, float(after.mean()), None, improvement)
-    test = t_interval(after - before, confidence, family)
-    return Description(
-        n,
-        base,
-        float(before.std(ddof=1)),
-        float(after.mean()),
-        float(after.std(ddof=1)),
-        improvement,
-        interval=(100 * test.low / base, 100 * test.high / base) if base else None,
-        bootstrap=bootstrap_seeds(plain, asymmetric, confidence) if base else None,
-        p=test.p,
-        p_bonferroni=min(1.0, family * test.p),
-        p_wilcoxon=wilcoxon_p(after - before),
-        d_z=cohen_d_z(plain, asymmetric),
-        d_av=cohen_d_av(plain, asymmetric),
-        size=size_word(cohen_d_av(plain, asymmetric)),
-        detectable=minimum_detectable_improvement(plain, asymmetric, family=family),
-    )

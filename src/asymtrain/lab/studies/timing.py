@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from asymtrain.lab.data import registry
-from asymtrain.lab.data.registry import Size
+from asymtrain.lab.data import registry, shapes
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.snapshot import Snapshot
 
@@ -40,27 +39,26 @@ class TimeEstimate:
         return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
 
 
-def size_of(spec: RunSpec) -> Size:
-    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
-    assert size is not None, f"{spec.dataset} does not tell how large it is"
-    return size
-
-
 def class_count(spec: RunSpec) -> int:
-    return size_of(spec).classes
+    count = registry.class_count(spec.dataset, dict(spec.dataset_options))
+    assert count is not None, f"{spec.dataset} does not tell how many classes it has"
+    return count
+
+
+def image_counts(spec: RunSpec) -> tuple[int, int]:
+    """Images to train and to test on; where a source does not tell, as many as `shapes` has."""
+    size = registry.size_of(spec.dataset, dict(spec.dataset_options))
+    return (size and size.train) or shapes.SIZE, (size and size.test) or shapes.TEST_SIZE
 
 
 def count_test_images(spec: RunSpec) -> int:
-    count = size_of(spec).test
-    assert count is not None, f"{spec.dataset} does not tell how many test images it has"
-    return count
+    return image_counts(spec)[1]
 
 
 def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
     """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
-    size = size_of(spec)
-    total = (size.train or 0) if spec.per_class is None else spec.per_class * size.classes
-    tested = count_test_images(spec)
+    total, tested = image_counts(spec)
+    total = total if spec.per_class is None else spec.per_class * class_count(spec)
     split = spec.validation == "split"
     every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
     return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES

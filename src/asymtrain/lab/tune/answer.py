@@ -1,6 +1,6 @@
 """The answer: what it says, and how it is shown as tables, figures, JSON and a page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,8 +200,6 @@ def tune_tables(result: Tuned) -> list[Table]:
 
 
 def race_table(race: Race, held_out: int) -> Table:
-    short = race.question.short
-    unlearnt = any(_at_chance(entry) for result in race.rungs for entry in result.entries)
     columns = (
         Column("Candidate"),
         Column("Rung", "count"),
@@ -211,11 +209,8 @@ def race_table(race: Race, held_out: int) -> Table:
         Column("With branches", "number"),
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
         Column("95% interval", "number", digits=1, signed=True),
-        *([Column("At chance")] if unlearnt else []),
         Column("Result"),
     )
-    of_several = ("Rung", "Seeds", "95% interval")  # rungs and pairs
-    shown = [i for i, column in enumerate(columns) if not (short and column.name in of_several)]
     rows: list[Sequence[Any]] = []
     for i, result in enumerate(race.rungs, 1):
         # Best first; what has no pair yet comes last.
@@ -229,45 +224,38 @@ def race_table(race: Race, held_out: int) -> Table:
                     row["points"],
                     interval(row["points_low"], row["points_high"]),
                 ]
+            outcome = _outcome(race, entry, is_last=race.plan is not None and i == len(race.plan.rungs))
             seeds = 0 if row is None else row["n"]
-            chance = [f"{count} of {2 * seeds}" if (count := _at_chance(entry)) else NOTHING] if unlearnt else []
-            ends = (*chance, _outcome(race, i, entry))
-            cells = (entry.candidate.label, i, result.rung.epochs, seeds, *numbers, *ends)
-            rows.append([cells[k] for k in shown])
-    note = (OF_PAIRS if short else OF_RUNGS).format(images=held_out)
-    note += "".join(f" {words}" for words in _terms(race.question.candidates))
-    note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
+            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, outcome))
+    short = race.question.short
+    note = " ".join([(OF_PAIRS if short else OF_RUNGS).format(images=held_out), *_terms(race.question.candidates)])
+    if any("at chance" in row[-1] for row in rows):
+        note += " At chance: no more than always naming the largest class gives."
     title = "One short pair for each candidate" if short else "The race"
-    return Table("race", title, tuple(columns[k] for k in shown), make_rows(rows), note, detail=True)
+    return Table("race", title, columns, make_rows(rows), note, detail=True)
 
 
-def _terms(candidates: Iterable[Candidate]) -> Iterator[str]:
+def _terms(candidates: Sequence[Candidate]) -> Iterator[str]:
     """What words in the names of these candidates mean."""
-    shown = list(candidates)
-    if any(candidate.branch_bias == "prior" for candidate in shown):
+    if any(candidate.branch_bias == "prior" for candidate in candidates):
         yield "Prior bias: a branch begins at the classes' shares."
-    if any(candidate.places != "all" for candidate in shown):
+    if any(candidate.places != "all" for candidate in candidates):
         yield "Later places: branches at the second half of the model's places; middle place: at one."
-    if any(candidate.alpha_schedule == "cosine" for candidate in shown):
+    if any(candidate.alpha_schedule == "cosine" for candidate in candidates):
         yield "Falling: alpha goes to 0 by the end."
 
 
-def _outcome(race: Race, number: int, entry: Entry) -> str:
-    """What became of a candidate at the rung of this number."""
-    diverged = entry.row["asymmetric_diverged"] if entry.row else 0
-    words = [f"{diverged} diverged"] if diverged else []
-    is_last = race.plan is not None and number == len(race.plan.rungs)
+def _outcome(race: Race, entry: Entry, *, is_last: bool) -> str:
+    """What became of a candidate at a rung, and of its runs."""
+    words, row = [], entry.row or {}
+    for count, what in ((row.get("asymmetric_diverged"), "diverged"), (row.get("asymmetric_at_chance"), "at chance")):
+        words += [f"{count} {what}"] if count else []
     if entry.kept is not None and is_last and entry.candidate == race.winner:
         words.append("best" if race.question.short else "winner")
     elif entry.kept is not None and not race.question.short:
         out = "clearly worse" if entry.standing.clearly_worse else "dropped"
         words.append("goes on" if entry.kept and not is_last else out)
     return ", ".join(words) or NOTHING
-
-
-def _at_chance(entry: Entry) -> int:
-    """Runs of a candidate and of Plain whose accuracy guessing would give."""
-    return 0 if entry.row is None else int(entry.row["plain_at_chance"] + entry.row["asymmetric_at_chance"])
 
 
 def pairs_table(result: Tuned) -> Table:
@@ -315,9 +303,11 @@ def removal_table(removal: Removal) -> Table:
         Column("Logits"),
     )
     same = "bit-equal" if removal.difference == 0 else f"differ by {removal.difference:.2g}"
-    parameters = (Cell(count, words=f"{count:,}") for count in removal.parameters)
-    states = zip(("before", "with branches", "after strip"), parameters, removal.hooks, strict=True)
-    rows = [(*state, same if state[0] == "after strip" else NOTHING) for state in states]
+    names, logits = ("before", "with branches", "after strip"), (NOTHING, NOTHING, same)
+    rows = [
+        (name, Cell(parameters, words=f"{parameters:,}"), hooks, words)
+        for name, parameters, hooks, words in zip(names, removal.parameters, removal.hooks, logits, strict=True)
+    ]
     note = (
         "Checked by a step of training with the branches above, on a new model. Logits: of "
         f"{removal.images} test images, beside those of a model with the same weights that never had branches."
@@ -376,29 +366,28 @@ def _curves(result: Tuned) -> Figure:
 
 
 def _lead(result: Tuned) -> str:
-    question = result.race.question
-    plan, base = result.race.plan, question.base
-    parts = [
-        f"{counted(len(question.candidates), 'form')} of branches {'raced' if result.rungs else 'were to race'} "
-        "against training without branches (Plain), "
-        f"for a training of {counted(base.epochs, 'epoch')}."
+    question, plan = result.race.question, result.race.plan
+    forms, length = counted(len(question.candidates), "form"), counted(question.base.epochs, "epoch")
+    words = [
+        f"{forms} of branches {'raced' if result.rungs else 'were to race'} against training without branches (Plain), "
+        f"for a training of {length}."
     ]
     if question.short and plan is not None:
-        parts = [
-            f"{counted(len(question.candidates), 'form')} of branches and training without branches (Plain): each is "
-            f"trained once, for {plan.rungs[0].epochs} of the {counted(base.epochs, 'epoch')} that the question is "
-            "about. This confirms nothing: tune without its short form does."
+        words = [
+            f"{forms} of branches and training without branches (Plain): each is trained once, for "
+            f"{plan.rungs[0].epochs} of the {length} that the question is about. This confirms nothing: tune without "
+            "its short form does."
         ]
     elif plan is not None and plan.rungs:
         last = CONFIRMATION_SEED + plan.seeds - 1
-        parts.append(f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image.")
-        parts.append(
+        words.append(f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image.")
+        words.append(
             "It has no winner, so nothing was tried on the test images."
             if result.race.ruling.because == "no candidate"
             else f"Its winner {'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to "
             f"{last}, trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
         )
-    return "\n\n".join(filter(None, [" ".join(parts), result.model]))
+    return "\n\n".join(filter(None, [" ".join(words), result.model]))
 
 
 def budget_words(result: Tuned) -> str:
@@ -419,7 +408,7 @@ def budget_words(result: Tuned) -> str:
     whole = whole_plan(candidates=len(question.candidates), epochs=question.base.epochs, seeds=plan.seeds)
     if (plan.rungs, plan.epochs) == (whole.rungs, whole.epochs):
         return f"{planned}: the whole question"  # what it needs has a reserve, and would be another number
-    return f"{planned}; the whole question takes {plan.about} {duration(60 * plan.needed)}"
+    return f"{planned}; the whole question takes about {duration(60 * plan.needed)}"
 
 
 def _planned(plan: RacePlan) -> str:

@@ -19,7 +19,6 @@ class Timing:
     epoch: float  # of one run, where as many train at once as the machine takes
     start: float  # before the first epoch of a rung
     runs: int  # that were timed
-    at_most: bool = False  # the start could not be told from the epoch, which takes less: compiling can be most of it
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,6 @@ class RacePlan:
     seeds: int  # 0 of the short form, which has none
     seconds: float | None  # that all of it was planned to take; None where no clock had a say
     needed: float | None  # minutes that the whole question would take
-    at_most: bool = False  # as the timing is
-
-    @property
-    def about(self) -> str:
-        """The word before the minutes that are needed."""
-        return "at most" if self.at_most else "about"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,8 +71,8 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
             if race + confirmation_seconds(least, seeds, timing) <= room:
                 confirmed = max(least, _longest(room - race, epochs, seeds, timing))
                 planned = race + confirmation_seconds(confirmed, seeds, timing)
-                return RacePlan(rungs, confirmed, seeds, planned, needed, timing.at_most)
-    return RacePlan((), 0, seeds, 0.0, needed, timing.at_most)
+                return RacePlan(rungs, confirmed, seeds, planned, needed)
+    return RacePlan((), 0, seeds, 0.0, needed)
 
 
 def whole_plan(*, candidates: int, epochs: int, seeds: int) -> RacePlan:

@@ -46,7 +46,8 @@ class Question:
             raise UsageError("tune needs redundancy 1 or more: 0 is Plain, which every candidate is compared with")
         if not self.candidates:
             raise UsageError("there is nothing to try: give one candidate or more")
-        if self.minutes is not None and (not _is_number(self.minutes) or not 0 < self.minutes < float("inf")):
+        is_number = isinstance(self.minutes, int | float) and not isinstance(self.minutes, bool)
+        if self.minutes is not None and (not is_number or not 0 < self.minutes < float("inf")):
             raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
         if not isinstance(self.seeds, int) or not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
             raise UsageError(
@@ -97,27 +98,15 @@ class Question:
         }
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def as_candidates(given: Iterable[Candidate | Mapping[str, Any]] | None) -> tuple[Candidate, ...]:
     """The candidates that are given, each once, as values or by their fields; without any, the default list."""
     if given is None:
         return CANDIDATES
-    if isinstance(given, Mapping | str | Candidate) or not isinstance(given, Iterable):
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, Mapping | str) else None
+    if listed is None or not all(isinstance(one, Candidate | Mapping) for one in listed):
         example = [{"objective": "softmax", "alpha": 0.3}]
-        raise UsageError(f"candidates must be a list, such as {example}, got {given!r}")
-    return tuple(dict.fromkeys(map(_as_candidate, given)))
-
-
-def _as_candidate(given: object) -> Candidate:
-    if isinstance(given, Candidate):
-        return given
-    if not isinstance(given, Mapping):
-        raise UsageError(f"a candidate is given by its fields, such as {{'objective': 'softmax'}}, got {given!r}")
+        raise UsageError(f"candidates must be a list of candidates by their fields, such as {example}, got {given!r}")
     known = [field.name for field in dataclasses.fields(Candidate)]
-    for name in given:
-        if name not in known:
-            raise unknown_name("field of a candidate", str(name), known)
-    return Candidate(**given)
+    for name in (name for one in listed if isinstance(one, Mapping) for name in one if name not in known):
+        raise unknown_name("field of a candidate", str(name), known)
+    return tuple(dict.fromkeys(one if isinstance(one, Candidate) else Candidate(**one) for one in listed))

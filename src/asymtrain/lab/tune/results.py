@@ -209,4 +209,4 @@ def _too_short(question: Question, plan: RacePlan | None) -> str:
     assert plan.needed is not None
     given = f"{question.minutes:g} minute{' is' if question.minutes == 1 else 's are'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} too short for a race and its confirmation: give {plan.about} {needed} for the whole question"
+    return f"{given} too short for a race and its confirmation: give about {needed} for the whole question"

@@ -69,7 +69,7 @@ class Stopwatch:
             return None
         (first, before), (last, after) = self.seen[0], self.seen[-1]
         if after == before:
-            return Timing((first - self.start) / before, 0.0, runs, at_most=True)
+            return Timing((first - self.start) / before, 0.0, runs)  # the start is in it
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
 
@@ -196,8 +196,8 @@ class _Training:
         timed = self.question.timing_specs()
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
         measured = self.train(timed, words, share=RULE.timing_share).timing(len(timed))
-        if self.timing is None or self.timing.at_most:  # a timing of the rest alone would miss a part of the start
-            self.timing = measured or self.timing or _timing_of(self.runs.values())
+        # A second timing is of the rest alone, and would miss a part of the start.
+        self.timing = self.timing or measured or _timing_of(self.runs.values())
         left = self.deadline - time.monotonic()
         return None if self.timing is None else make_plan(self.timing, left, **asked, seeds=self.question.seeds)
 
@@ -294,7 +294,7 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, RacePlan | 
         ) from problem
     if asked != ours:
         differing += [name for name in ours if ours[name] != asked.get(name)]
-        words = differing[0].replace("_", " ")
+        words = next(iter(differing), "question").replace("_", " ")
         raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
     return timing, plan
 
@@ -342,11 +342,9 @@ def stage_words(race: Race) -> str:
     if race.winner is not None:
         plan = race.plan
         return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
-    rung, racing = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
+    rung, racing = race.rungs[-1].rung, len(race.rungs[-1].entries)
     size = f"{counted(racing, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
-    if race.question.short:
-        return f"Short pairs: {size}"
-    return f"{race.stage.capitalize()}: {size}"
+    return f"{race.stage.removeprefix('the ').capitalize()}: {size}"
 
 
 def seconds_after(race: Race, timing: Timing) -> float:
@@ -362,13 +360,10 @@ def _held_out(images: int) -> int:
 
 
 def _timing_of(runs: Iterable[Run]) -> Timing | None:
-    """Where all was trained before a kill and no clock saw it: as if one run trained at a time.
-
-    On a CPU several do, so that this is the most it takes; on a GPU what it takes to compile is not in it.
-    """
+    """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
     timed = [run for run in runs if run.history]
-    epochs, at_most = sum(len(run.history) for run in timed), all(run.device == "cpu" for run in timed)
-    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed), at_most) if epochs else None
+    epochs = sum(len(run.history) for run in timed)
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed)) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:

@@ -1,6 +1,6 @@
 """The winner's branches as code for a training loop of one's own, and a check that they leave nothing behind."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,8 @@ def _literal(value: object) -> str:
 class Removal:
     """What a model is like before branches, with them and after they are stripped."""
 
-    parameters: tuple[int, int, int]  # that the optimizer has
-    hooks: tuple[int, int, int]  # on the model
+    parameters: tuple[int, ...]  # that the optimizer has: before, with branches, and after
+    hooks: tuple[int, ...]  # on the model
     images: int  # whose logits were compared
     difference: float  # the largest, to those of a model with the same weights that never had branches
 
@@ -123,14 +123,11 @@ def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any
     labels = torch.as_tensor(data.labels, dtype=torch.int64)
     values = {"sample": images, "labels": labels[torch.as_tensor(data.train)]}
 
-    def size(weights: Iterable[Tensor]) -> int:
-        return sum(weight.numel() for weight in weights)
-
-    def trained() -> int:
-        return size(weight for group in optimizer.param_groups for weight in group["params"])
-
-    def hooks(model: nn.Module) -> int:
-        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+    def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+        """Parameters in the optimizer, and hooks on the model."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+        return sum(weight.numel() for weight in weights), hooks
 
     def logits(model: nn.Module) -> Tensor:
         with torch.no_grad():
@@ -138,16 +135,17 @@ def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any
 
     with torch.random.fork_rng(devices=[]):  # dropout draws
         model, untouched = build_module(spec, dataset).train(), build_module(spec, dataset)
-        seen, own = [hooks(model)], [*model.parameters()]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=spec.learning_rate)
+        states = [state(model, optimizer)]
         branches = attach(model, **{name: values.get(name, value) for name, value in arguments.items()})
-        seen.append(hooks(model))
-        optimizer = torch.optim.AdamW([*own, *branches.parameters()], lr=spec.learning_rate)
-        counts, y = [size(own), trained()], labels[torch.as_tensor(first)]
+        optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=spec.learning_rate)
+        states.append(state(model, optimizer))
+        y = labels[torch.as_tensor(first)]
         (F.cross_entropy(read_logits(model(images)), y) + spec.alpha * branches.loss(y)).backward()
         optimizer.step()
         branches.strip(optimizer)
+        states.append(state(model, optimizer))
         untouched.load_state_dict(model.state_dict())
         largest = (logits(model) - logits(untouched)).abs().max().item()
-    before, during = counts
-    none, some = seen
-    return Removal((before, during, trained()), (none, some, hooks(model)), len(tested), largest)
+    parameters, counts = zip(*states, strict=True)
+    return Removal(parameters, counts, len(tested), largest)

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 from shown_tables import rows_by_heading
 
-from asymtrain.lab.report.table import Interval, Table
-from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.report.table import Range, Table
+from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.studies.paper.comparisons import effect_of
 from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.measurements import with_origin
@@ -109,6 +109,7 @@ def answered(one):
 def test_answers_are_those_behind_the_accuracy(known, tiny):
     one = table01.comparisons(tiny)[-1]
     assert count_test_images(one.plain[0]) == 40
+    assert count_test_images(RunSpec(dataset="folder:of-another-machine")) == 1000
     for spec in (*one.plain, *one.asymmetric):
         run = known.runs[spec.id]
         assert run.test_accuracy == pytest.approx(np.unpackbits(np.frombuffer(run.answers, np.uint8))[:40].mean())
@@ -131,7 +132,7 @@ def test_the_interval_over_images_is_that_of_images_drawn_another_way(tiny):
 def test_without_answers_of_all_there_is_no_interval_over_images(tiny):
     one = table01.comparisons(tiny)[0]
     known, _ = answered(one)
-    assert isinstance(image_interval_cell(known, one).value, Interval)
+    assert isinstance(image_interval_cell(known, one).value, Range)
     runs = dict(known.runs)
     runs[one.plain[0].id] = dataclasses.replace(runs[one.plain[0].id], answers=None)
     for cell in (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asymtrain.lab.report.table import Interval
+from asymtrain.lab.report.table import Range
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.numbers import labels
 from asymtrain.lab.studies.paper.recipe import build_result
@@ -72,7 +72,7 @@ def test_an_effect_that_is_time_is_there_at_the_last_epoch_alone():
         ends = stats.ttest_1samp(changes, 0).confidence_interval(1 - 0.05 / CELLS)
         assert row[way] == pytest.approx(changes.mean())
         interval = row[f"Interval, {way.lower()}"]
-        assert isinstance(interval, Interval)
+        assert isinstance(interval, Range)
         assert (interval.low, interval.high) == pytest.approx(tuple(ends))
     assert (row["Best: Plain"].mean, row["Best: Asymmetric"].mean) == (2, 3)
     assert (row["Plain"].mean, row["Asymmetric"].mean) == pytest.approx((0.202, 0.261))

@@ -18,6 +18,7 @@ from asymtrain.lab.instruments.instrument import (
     counting,
     is_whole,
 )
+from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
@@ -74,11 +75,8 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
-        # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
-        unnamed = [spec for spec in chosen if not bench.named(spec)]
-        lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}
-        without = {spec for spec in unnamed if spec.arch in lacking}
-        specs = [spec for spec in chosen if spec not in without] or chosen  # where none is left, they are refused below
+        lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}
+        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # none left: refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)
@@ -88,9 +86,8 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         for spec in kinds:
             check_spec(spec, dataset, settings)
         epochs = parse_epochs(options.at, min(spec.epochs for spec in specs))
-        if without:
-            runs, have = ("run", "has") if len(without) == 1 else ("runs", "have")
-            bench.remark(f"left out: {len(without)} {runs} of {', '.join(sorted(lacking))}, which {have} no attention")
+        if without := len(chosen) - len(specs):
+            bench.remark(f"left out for want of attention: {counted(without, 'run')} of {', '.join(sorted(lacking))}")
         try:
             states = bench.states(specs, epochs)
             with bench.telling("measuring") as say:

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.result import (
     LABELS,
     AttentionResult,
@@ -22,7 +20,7 @@ from asymtrain.lab.instruments.attention.result import (
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
@@ -147,8 +145,6 @@ def maps_figure(
 
     Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
     """
-    if (count := 1 + max(image for _, image, _ in rows)) > MOST_IMAGES:
-        raise UsageError(f"a figure of maps shows {MOST_IMAGES} images at most, got {count}")
     shown: dict[tuple[int, str], AttentionResult] = {}
     for result in results:
         spec, epoch = result.state
@@ -236,4 +232,4 @@ def _cell(values: Estimate | None) -> Cell:
     below, above = values.mean - values.low, values.high - values.mean
     if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-9):
         return Cell(Mean(values.mean, above))
-    return Cell(values.mean, interval=Interval(values.low, values.high))
+    return Cell(values.mean, interval=Range(values.low, values.high))

@@ -56,7 +56,6 @@ def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Te
     Tensors of a single such filter, as a class token or positions (1, T, D) are, are scaled as a whole. Biases and the
     parameters of norm layers (one axis, or a name that ends in "bias") do not move.
     """
-    check_alike(direction, center)
     scaled = {}
     for name, value in center.items():
         if value.ndim < 2 or name.endswith("bias"):
@@ -86,28 +85,14 @@ def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: i
     return math.fsum(np.random.default_rng(key).chisquare(size, branches))
 
 
-def check_alike(direction: Parameters, center: Parameters) -> None:
-    """Raise a `UsageError` unless a direction has an entry for each parameter."""
-    for name, value in center.items():
-        if name not in direction or direction[name].shape != value.shape:
-            has = tuple(direction[name].shape) if name in direction else "nothing"
-            raise UsageError(f"the direction has {has} for {name!r}, the parameters have {tuple(value.shape)}")
-
-
 def grid_coordinates(points: int, step: float) -> Floats:
     """Positions along a direction: `points` of them, `step` apart, with 0 in the middle."""
-    if points < 3:
-        raise UsageError(f"a grid needs 3 or more points a side, got {points}: a slope is taken across the middle")
-    if not (step > 0 and np.isfinite(step)):
-        raise UsageError(f"the step between grid points must be above 0, got {step}")
     return (np.arange(points, dtype=np.float64) - (points - 1) / 2) * np.float64(step)
 
 
 def plane_through(losses_at: LossesAt, center: Parameters, directions: tuple[Parameters, Parameters]) -> LossesOn:
     """Losses on the plane along two directions. `center` is not changed; points are made in its type."""
     first, second = directions
-    for direction in directions:
-        check_alike(direction, center)
 
     def losses(coordinates: Tensor) -> Tensor:
         points = {}

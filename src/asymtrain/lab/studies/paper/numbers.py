@@ -57,6 +57,11 @@ def texts() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(_FOLDER.joinpath("texts.toml").read_text(encoding="utf-8"))
 
 
+def note_text(name: str, /, **values: Any) -> str:
+    """A note of a table or a caption, filled in."""
+    return str(texts()["notes"][name].format(**values))
+
+
 @cache
 def rows(name: str) -> tuple[Row, ...]:
     """The rows of one CSV, by its name without the ending; values are the printed texts."""

@@ -18,6 +18,7 @@ from asymtrain.lab.store.provenance import joined_versions
 from asymtrain.lab.studies.frame import missing_of
 from asymtrain.lab.studies.paper.claims import claim
 from asymtrain.lab.studies.paper.evidence import Evidence
+from asymtrain.lab.studies.paper.numbers import texts
 from asymtrain.lab.studies.paper.study import ARCHS, READINGS, Scope, title_for
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
@@ -64,6 +65,23 @@ class Recipe:
     needs: Callable[[Scope, Snapshot], Needs]
     make: Callable[[Scope, Snapshot], RecipeOutput]
     beyond: bool = False  # beyond the paper: a table or figure that it does not have
+
+
+def recipe(
+    name: str, needs: Callable[[Scope, Snapshot], Needs], make: Callable[[Scope, Snapshot], RecipeOutput]
+) -> Recipe:
+    """A recipe with its words in `texts.toml`."""
+    words = recipe_words(name)
+    covers, claims = (tuple(words.get(field, default).split()) for field, default in (("covers", name), ("claims", "")))
+    beyond = words.get("beyond", False)
+    return Recipe(name, covers, words["title"], words["question"], words["how"], claims, needs, make, beyond)
+
+
+def recipe_words(name: str) -> Mapping[str, Any]:
+    """Its question and how it is answered are those of another where it is `like` that."""
+    words = texts()["recipes"]
+    other = words[words[name].get("like", name)]
+    return {"question": other["question"], "how": other["how"], **words[name]}
 
 
 @dataclass(frozen=True)

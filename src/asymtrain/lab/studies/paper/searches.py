@@ -13,7 +13,7 @@ from typing import Any
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.search import STRATEGIES, Search, SearchResult, StageResult, Trial, replay
-from asymtrain.lab.studies.paper.numbers import Hyperparameters
+from asymtrain.lab.studies.paper.numbers import Hyperparameters, note_text
 from asymtrain.lab.studies.paper.study import PRIMARY, Scope, Sizes, asymmetric_spec, table_values
 from asymtrain.lab.studies.paper.tables import NOTHING, N, headings_of, number, percent
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -149,12 +149,7 @@ def gains_table(name: str, headings: Sequence[str], states: States, epochs: int)
         percent("Plain's gain"),
         percent("Asymmetric's gain"),
     )
-    note = (
-        f"Validation accuracy within {epochs} epochs of the search; test accuracy is never computed. "
-        "Plain as it is has the learning rate and weight decay that were chosen on it; then it gets as many trials of "
-        "dropout (where the backbone has it) and label smoothing as alpha has values. Asymmetric is that of the chosen "
-        "alpha."
-    )
+    note = note_text("gains", epochs=epochs)
     rows = tuple((*head, *_gain_cells(state)) for head, state in states)
     return Table(name, "The same number of trials for Plain", columns, rows, note)
 

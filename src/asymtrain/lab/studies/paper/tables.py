@@ -14,13 +14,23 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
 from asymtrain.lab.instruments.alignment.measure import conflicts
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
+from asymtrain.lab.statistics import (
+    bootstrap_images,
+    bootstrap_seeds,
+    cohen_d_av,
+    cohen_d_z,
+    minimum_detectable_improvement,
+    size_word,
+    t_interval,
+    unpack_answers,
+    wilcoxon_p,
+)
 from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect, first_epochs
-from asymtrain.lab.studies.paper.numbers import Printed
+from asymtrain.lab.studies.paper.numbers import Printed, note_text
 from asymtrain.lab.studies.paper.study import PRIMARY
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.timing import count_test_images
@@ -72,9 +82,9 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
-def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:
+def ends_of(over_seeds: statistics.Interval | None) -> Range | None:
     """Both ends of what was computed; with one seed or equal pairs there is nothing."""
-    return None if over_seeds is None else Interval(over_seeds.low, over_seeds.high)
+    return None if over_seeds is None else Range(over_seeds.low, over_seeds.high)
 
 
 def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids) -> list[Cell]:
@@ -198,10 +208,10 @@ def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
 
 
 @lru_cache(maxsize=1024)  # cells share runs, and thousands of draws of ten thousand images take a second
-def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Interval | None:
+def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Range | None:
     before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
     try:
-        return Interval(*bootstrap_images(before, after, over_seeds=False))
+        return Range(*bootstrap_images(before, after, over_seeds=False))
     except UsageError:  # Plain is right in next to no image: a draw may have none of them
         return None
 
@@ -217,12 +227,7 @@ SIZES = (
     Column("Detectable", "number", "%", 1),
     N,
 )
-SIZES_NOTE = (
-    "d_z is Cohen's d of the differences, d_av by the mean deviation of both sides, which the words are for. "
-    "Wilcoxon's signed-rank test (from 6 pairs on) and the BCa bootstrap of the improvement are not corrected. "
-    "Detectable: the least improvement that n pairs of this spread find with a power of 80%, corrected for the cells; "
-    "an unclear result says little about effects below it."
-)
+SIZES_NOTE = note_text("sizes")
 
 
 def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
@@ -230,9 +235,14 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
         effect = effect_of(known, row)
         if effect is None:
             return missing_cells(len(SIZES))
-        size = describe(effect.plain, effect.asymmetric, family=family)
-        bootstrap = None if size.bootstrap is None else Interval(*size.bootstrap)
-        values = (size.d_z, size.d_av, size.size, size.p_wilcoxon, bootstrap, size.detectable, size.n)
+        plain, asymmetric = effect.plain, effect.asymmetric
+        d_av, n = cohen_d_av(plain, asymmetric), len(plain)
+        p = wilcoxon_p([after - before for before, after in zip(plain, asymmetric, strict=True)])
+        bootstrap = detectable = None
+        if n > 1 and any(plain):
+            bootstrap = Range(*bootstrap_seeds(plain, asymmetric))
+            detectable = minimum_detectable_improvement(plain, asymmetric, family=family)
+        values = (cohen_d_z(plain, asymmetric), d_av, size_word(d_av), p, bootstrap, detectable, n)
         return [Cell(value, effect.spec_ids) for value in values]
 
     return comparison_table(comparisons, name, title, headings, SIZES, cells, SIZES_NOTE)
@@ -241,11 +251,7 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
 # How far the training images were fitted when training ended: a difference there may explain one in test accuracy
 
 FIT = (*sides(), N)
-FIT_NOTE = (
-    "Training accuracy of the batches of the last epoch, against the labels as they were given, flipped ones included. "
-    "A side that has fitted less may be ahead in test accuracy because it has overfitted less, or behind because it "
-    "has not trained enough; runs of other lengths would tell."
-)
+FIT_NOTE = note_text("fit")
 
 
 def fit_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
@@ -295,14 +301,7 @@ def cosine_table(
                   _signs(of_change, of_cosine), _pull(runs, 1), _pull(runs, window), len(effect.seeds))  # fmt: skip
         return [alpha, *(Cell(value, effect.spec_ids) for value in values)]
 
-    note = (
-        f"Cosine: over the first {window} epochs, as in Table 2; its interval is a 95% t interval over seeds, not "
-        f"corrected. Interval of the change: the same, corrected for "
-        f"{max(family_sizes(comparisons).values(), default=1)} cells. In "
-        f"conflict: measured steps with a cosine below 0. Signs are {UNCLEAR} where one of the two intervals includes "
-        "0. Pull: alpha times the norm of the branches' gradient, by that of the main one; the median over these "
-        "epochs, and at first, in the first one. Rows of one alpha may be the same runs."
-    )
+    note = note_text("cosine", window=window, cells=max(family_sizes(comparisons).values(), default=1), unclear=UNCLEAR)
     return comparison_table(comparisons, name, title, headings, COSINE, cells, note)
 
 
@@ -321,7 +320,7 @@ def _pull(runs: Sequence[Run], epochs: int) -> float | None:
     return float(np.median(shares)) if shares else None
 
 
-def _signs(*intervals: Interval | None) -> str:
+def _signs(*intervals: Range | None) -> str:
     signs = {0 if span is None else (span.low > 0) - (span.high < 0) for span in intervals}
     if 0 in signs:
         return UNCLEAR

@@ -18,8 +18,8 @@ from asymtrain.lab.studies.paper.measurements import (
     attentions_wanted,
     pixels_of,
 )
-from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Measuring, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text, printed
+from asymtrain.lab.studies.paper.recipe import Measuring, RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import Reading, Scope, readings_for, shown_dataset, stands_note
 from asymtrain.lab.studies.paper.tables import (
     DIFFERENCE_NOTE,
@@ -98,12 +98,12 @@ def make_table14(study: Scope, known: Snapshot) -> RecipeOutput:
                     rows.append((*head, *difference_cells(measured, printed(label) if label else None)))
     columns = (*headings_of(("Metric", "Epoch", READING)), *difference_columns())
     settings = attentions_wanted(study, study.readings[0], "plain")[0].settings
-    note = (
-        f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
-        "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
-        "The paper does not define object coverage; ours is the share of patches above half the uniform weight, and "
-        "docs/method.md says why. "
-        f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
+    note = note_text(
+        "table14",
+        images=settings.sample,
+        data=shown_dataset(study, "cifar100"),
+        stands=stands_note(study, ATTENTION_EPOCHS),
+        difference=DIFFERENCE_NOTE,
     )
     table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
     return RecipeOutput((table, _rollout_table(study, known)), evidence=evidence)
@@ -118,11 +118,7 @@ def _rollout_table(study: Scope, known: Snapshot) -> Table:
             measured = effect(study, known, study.readings[0], metric, at, "", "rollout")
             paper = printed(f"table14/{name}/{epoch}") if epoch else None
             rows.append((Cell("".join(heading)), Cell(str(at)), *difference_cells(measured, paper)))
-    note = (
-        "Attention rollout (Abnar and Zuidema 2020): the product of all layers' maps, each averaged with the identity, "
-        "where the table above has the mean over layers. It was measured with them and looked at on 2026-11-18, after "
-        f"the rows above; no verdict uses it. {stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
-    )
+    note = note_text("table14-rollout", stands=stands_note(study, ATTENTION_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (*headings_of(("Metric", "Epoch")), *difference_columns())
     return Table("table14-rollout", "Table 14 by attention rollout", columns, tuple(rows), note)
 
@@ -190,16 +186,8 @@ def make_maps(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=tuple(figures))
 
 
-HOW = (
-    "The ViT of Table 1 at N = 20 is trained again to each epoch (a run is a function of its spec), and looked at on a "
-    "random sample of test images, the same for every run."
-)
 RECIPES = (
-    Recipe("table14", ("table14",), "Table 14: attention of the ViT",
-           "Does Asymmetric training spread the ViT's attention?", HOW, ("c26", "c27"), needs, make_table14),
-    Recipe("figure9", ("figure9",), "Figure 9: attention over training",
-           "How do peak, entropy, sparsity and coverage develop?", HOW, ("c22", "c23", "c24", "c25"),
-           needs, make_figure9),
-    Recipe("figure4", ("figure4", "figure7"), "Figures 4 and 7: attention maps",
-           "Where does the ViT look?", HOW, (), needs, make_maps),
-)  # fmt: skip
+    recipe("table14", needs, make_table14),
+    recipe("figure9", needs, make_figure9),
+    recipe("figure4", needs, make_maps),
+)

@@ -11,7 +11,8 @@ from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, needs_of, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes import swept
 from asymtrain.lab.studies.paper.searches import waiting
 from asymtrain.lab.studies.paper.study import PRIMARY, Scope, shown_dataset
@@ -121,13 +122,7 @@ def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[Comparison]
         return [*values, Cell(len(last.seeds), ids)]
 
     sweep, name = swept.SWEEPS[table], f"Table {table.removeprefix('table')}"
-    note = (
-        f"Trained on {shown_dataset(study, sweep.dataset)}, with {name}'s settings but for alpha. Plain and Asymmetric "
-        "are test accuracy after the last epoch. Effects in percent of Plain: after the last epoch; each side at its "
-        "own best epoch, which the test images choose on both sides; and each side at the first epoch whose training "
-        "accuracy is the highest that both reach. The columns of best epochs say when. Intervals are 95% t intervals "
-        f"over seeds, corrected for {len(rows)} cells."
-    )
+    note = note_text("fitting", data=shown_dataset(study, sweep.dataset), name=name, cells=len(rows))
     headings = (swept.HEADINGS[sweep.swept], number("Alpha", None))
     return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
 
@@ -144,11 +139,4 @@ def _sentence(known: Snapshot, table: str, rows: Sequence[Comparison]) -> str:
     return f"{name}, intervals of {count} of {len(rows)} cells: {'; '.join(parts)}." if count else ""
 
 
-HOW = (
-    "The runs of these tables with test accuracy at every epoch, at alphas 0.1 and 1 beside the table's own. Added "
-    "after the tables' own rows were seen. The paper makes no claim here, so there is no verdict. An interval that "
-    "includes 0 does not say that there is no effect."
-)
-TITLE = "Fitting: Tables 7, 8, 11 and 12 over all of training, beyond the paper"
-QUESTION = "Do branches change how well the MLP does, or only when it has fitted its images?"
-RECIPES = (Recipe("fitting", ("fitting",), TITLE, QUESTION, HOW, (), needs, make, beyond=True),)
+RECIPES = (recipe("fitting", needs, make),)

@@ -3,7 +3,8 @@
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.studies.paper.evidence import Evidence, Quantity
 from asymtrain.lab.studies.paper.measurements import MANY, identity_wanted
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import ARCHS, Scope
 from asymtrain.lab.studies.paper.tables import arch_cell, number
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -29,25 +30,9 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
             evidence[label] = Quantity(label, (value,), 1, ids, seeds, study.stand_in)
     headings = ("Outputs after strip", "Weights more", f"Weights, N = 1 against N = {MANY}")
     columns = (Column("Backbone"), *(number(name, None) for name in headings))
-    note = (
-        "Largest difference between a network that had branches and one that never had, on test images; how many "
-        "weights it has more; and the largest difference of a weight after an epoch of training with 1 and with "
-        f"{MANY} branches, one of them live."
-    )
+    note = note_text("identity", many=MANY)
     table = Table("identity", "Branches leave nothing behind, idle ones do nothing", columns, tuple(rows), note)
     return RecipeOutput((table,), evidence={study.readings[0].name: evidence} if evidence else {})
 
 
-RECIPES = (
-    Recipe(
-        name="identity",
-        covers=("identity",),
-        title="Identities: inference cost, and N under single activation",
-        question="Is the trained network the plain one, and the same for every N?",
-        how="One epoch of training of each backbone, then a comparison of weights and outputs.",
-        claims=("c36",),
-        needs=needs,
-        make=make,
-        beyond=True,
-    ),
-)
+RECIPES = (recipe("identity", needs, make),)

@@ -11,7 +11,8 @@ from asymtrain.lab.studies.paper.comparisons import (
     specs_of,
 )
 from asymtrain.lab.studies.paper.figures import has_points
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, table_values
 from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -59,9 +60,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
                      f"{OVER_IMAGES_NOTE}",
                      over_images=True),
         effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
-                     f"Learning rate, weight decay and alpha are Table 13's at N = {DOSE}. With one live branch the "
-                     "trained network is the same for every N: these rows are equal unless all branches are active. "
-                     f"The paper changes other settings with N: only its row at {DOSE} has these."),
+                     note_text("table1-equal", dose=DOSE)),
         sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
         cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
                      study.window),
@@ -99,16 +98,4 @@ def _figure(study: Scope, known: Snapshot, main: list[Comparison]) -> Figure:
     return Figure("figure5", title, (panel,), caption=caption)
 
 
-RECIPES = (
-    Recipe(
-        name="table1",
-        covers=("table1", "figure5"),
-        title="Table 1, Figure 5: accuracy on CIFAR-100 against redundancy",
-        question="Do branches help the ViT, hurt the CNN, and does it grow with their number?",
-        how="Plain and Asymmetric of each seed start from the same weights and see the same images in the same order. "
-        "Learning rate, weight decay and alpha are Table 13's; test accuracy after the last epoch is compared.",
-        claims=("c01", "c02", "c03", "c04", "c05", "c06", "c35"),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table1", needs, make),)

@@ -8,8 +8,8 @@ from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.studies.paper import study as studies
 from asymtrain.lab.studies.paper.evidence import Evidence, Quantity, first_epochs
 from asymtrain.lab.studies.paper.figures import curve_line, has_points
-from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text, printed
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, Reading, Scope, readings_for
 from asymtrain.lab.studies.paper.tables import READING, N, arch_cell, number
@@ -62,11 +62,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
         if conflict is not None:
             for name in names:
                 evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
-    note = (
-        f"Over the first {study.window} epochs of the runs of Table 1 at N = {DOSE}. Average: over epochs; least and "
-        "largest: of a single measured step, as a mean over seeds. The interval is a 95% t interval over seeds, "
-        "not corrected; verdicts correct theirs for the cells."
-    )
+    note = note_text("table2", epochs=study.window, dose=DOSE)
     table = Table("table2", "Tables 2 and 15: gradient cosine", COLUMNS, tuple(rows), note)
     return RecipeOutput((table,), (_figure(study, known),), evidence)
 
@@ -123,17 +119,4 @@ def _figure(study: Scope, known: Snapshot) -> Figure:
     return Figure("figure2", title, (panel,), caption=caption)
 
 
-RECIPES = (
-    Recipe(
-        name="table2",
-        covers=("table2", "table15", "figure2"),
-        title="Tables 2 and 15, Figure 2: gradient conflict",
-        question="Do the gradients of the two objectives agree in the ViT and conflict in the CNN?",
-        how="Cosine between the gradients of the main and of the auxiliary loss over all shared parameters, on "
-        "training batches, every 16th step; with branches as trained, frozen at initialisation, and on detached "
-        "features.",
-        claims=("c07", "c08", "c09", "c10", "c11", "c12"),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table2", needs, make),)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.report.figure import Figure, Surface
-from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Range, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence
 from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
-from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Measuring, Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text, printed
+from asymtrain.lab.studies.paper.recipe import Measuring, RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import Scope
 from asymtrain.lab.studies.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -54,15 +54,7 @@ BESIDE = (
     number("Plane's R²", 4),
     N,
 )
-BESIDE_NOTE = (
-    "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
-    "same images; in the total loss the live branches move too. Plain has no branches, so its two losses are one. "
-    "Alpha is Table 13's for 20 branches at every N, since it has none for 300. Idle branches enter neither loss: "
-    "along directions of unit variance the total loss is the same at every N from 1 on, and its change from Plain "
-    "is that of the live branches. Changes as in the table before; interval and R² are those of the total loss. "
-    "Added on 2026-11-18, after landscapes of the main loss had been seen and before any of the total loss: no "
-    "verdict rests on it."
-)
+BESIDE_NOTE = note_text("table5-total")
 VIEWS = {
     ("all", "variance"): "all parameters, unit variance",
     ("all", "norm"): "all parameters, unit norm",
@@ -93,17 +85,12 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
                     effects = _effects(study, wanted, arch, rows, same=not reading.unit_norm)
                     evidence.setdefault(reading.name, {}).update(effects)
     settings = landscapes_wanted(study, known, *CASES[0])[0].settings
-    note = (
-        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, "
-        f"{counted(settings.draws, 'draw')} of directions "
-        "around each of n initial networks; main loss. All redundancies of a network share the directions. Along those "
-        "of unit variance one surface stands for every N, so its change is 0 by construction and has no interval. "
-        "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "
-        "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
-        "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
-        "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number. The paper does not state "
-        f"how far its grid reaches, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
+    note = note_text(
+        "table5",
+        grid=settings.grid,
+        images=settings.sample,
+        draws=counted(settings.draws, "draw"),
+        plain=_paper_deviations(),
     )
     made = []
     for name, title, where, more in (
@@ -164,7 +151,7 @@ def _change(rows: Rows, level: int, name: str) -> float | None:
     return math.fsum(changes) / len(changes) if changes else None
 
 
-def _interval(rows: Rows, level: int) -> Interval | None:
+def _interval(rows: Rows, level: int) -> Range | None:
     """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
     changes = _changes(rows, level, "std") if level else []
     return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
@@ -284,17 +271,4 @@ def _surface(title: str, losses: list[list[float | None]], scaling: str) -> Surf
     return Surface(title, ticks, ticks, values, "main loss - that in the middle", group=scaling)
 
 
-RECIPES = (
-    Recipe(
-        name="table5",
-        covers=("table5", "table6", "figure6"),
-        title="Tables 5 and 6, Figure 6: the initial loss landscape",
-        question="Does redundancy smooth the loss surface, or only shorten the step that a direction makes?",
-        how="The loss of untrained networks on training images over a plane of two random directions. The paper's "
-        "are of unit variance; those of unit norm are shown beside, and directions over live parameters only as a "
-        "control. It does not say which loss: verdicts take the main loss, and the total loss stands beside.",
-        claims=("c18", "c19", "c20", "c21"),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table5", needs, make),)

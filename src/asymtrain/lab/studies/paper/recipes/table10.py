@@ -2,7 +2,7 @@
 
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import gold_search, settled, values_for
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset
 from asymtrain.lab.studies.paper.tables import effect_table
@@ -59,16 +59,4 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tuple(tables), evidence=evidence_of(known, rows))
 
 
-RECIPES = (
-    Recipe(
-        name="table10",
-        covers=("table10", "table17"),
-        title="Tables 10 and 17: the three backbones on CIFAR-10",
-        question="Is the effect smaller on CIFAR-10, and nothing for the CNN?",
-        how="The paper publishes no settings for CIFAR-10: learning rate, weight decay and alpha are found by the "
-        "search of Table 13, on other seeds and by validation accuracy alone.",
-        claims=("c30",),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table10", needs, make),)

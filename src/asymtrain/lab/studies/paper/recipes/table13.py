@@ -4,7 +4,7 @@ from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.search import Search, SearchResult
 from asymtrain.lab.studies.paper.comparisons import needs_of
 from asymtrain.lab.studies.paper.numbers import all_hyperparameters
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import (
     TRIAL,
     extra_trials,
@@ -106,16 +106,4 @@ def _tried(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
     )
 
 
-RECIPES = (
-    Recipe(
-        name="table13",
-        covers=("table13",),
-        title="Table 13: hyperparameters by the three-stage search",
-        question="Which learning rate, weight decay and alpha does validation accuracy choose?",
-        how="Learning rate on Plain, then weight decay on Plain, then alpha on Asymmetric, each grid as one stack, on "
-        "seeds that no final result uses.",
-        claims=(),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table13", needs, make),)

@@ -3,10 +3,10 @@
 from asymtrain.lab.report.table import Table
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
-from asymtrain.lab.studies.paper.numbers import Hyperparameters
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import Hyperparameters, note_text
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import TRIED, dual_of
-from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, Scope, readings_for, shown_dataset, table_values
+from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset, table_values
 from asymtrain.lab.studies.paper.tables import arch_cell, effect_table
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
@@ -71,11 +71,7 @@ def _fair_tables(study: Scope, known: Snapshot) -> tuple[Table, ...]:
     if not study.fair:
         return ()
     rows = comparisons(study, known, fair=True)
-    note = (
-        "Plain has the learning rate and weight decay that were chosen for it, and the regularisation that the search "
-        "then chose for it among as many trials as alpha had. Verdicts take the table before: the paper's Plain had no "
-        "such trials."
-    )
+    note = note_text("table16-fair")
     # Plain's trials do not depend on which branches are active: one search of each backbone has them all.
     states = [((arch_cell(arch),), searches.state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
     return (
@@ -97,17 +93,4 @@ def _values(
     return (None, None) if settings is None else (settings["plain"], settings["asymmetric"])
 
 
-RECIPES = (
-    Recipe(
-        name="table16",
-        covers=("table16",),
-        title="Table 16: dual search, three branches, all or one active",
-        question="Does the effect remain where Plain and Asymmetric each have their best settings?",
-        how="Learning rate and weight decay are searched for Plain and for Asymmetric separately, then alpha; the "
-        f"chosen settings are trained with the final seeds. Read with {PRIMARY.title}; all active means that losses "
-        "are summed.",
-        claims=("c33", "c34"),
-        needs=needs,
-        make=make,
-    ),
-)
+RECIPES = (recipe("table16", needs, make),)

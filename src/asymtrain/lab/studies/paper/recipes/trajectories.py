@@ -10,8 +10,8 @@ from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.paper.comparisons import Comparison, compare, pairs_of, specs_of
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, first_epochs
 from asymtrain.lab.studies.paper.figures import curve_line, has_points
-from asymtrain.lab.studies.paper.numbers import printed
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text, printed
+from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Scope, readings_for, stands_note, table_values
 from asymtrain.lab.studies.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
@@ -203,11 +203,7 @@ def make_figure3(study: Scope, known: Snapshot) -> RecipeOutput:
             Lines(f"{name}: main loss", "epoch", "main loss", tuple(loss), log=True, about=arch),
             Lines(f"{name}: gap", "epoch", "training - validation", tuple(gaps), zero=True, about=arch, written=VALUE),
         ]
-    caption = (
-        "Mean over seeds with its 95% interval, or with each seed where there are few; dashed is training "
-        "accuracy. The vertical line is the first epoch from which "
-        f"the interval of the paired difference in validation accuracy stays off 0: {'; '.join(words)}.{to_come}"
-    )
+    caption = note_text("figure3", parted="; ".join(words), to_come=to_come)
     return RecipeOutput(figures=(Figure("figure3", title, panels, 3, caption),))
 
 
@@ -232,19 +228,9 @@ def make_figure8(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=(Figure("figure8", title, (*top, *bottom), len(trained), f"{caption}{to_come}"),))
 
 
-HOW = (
-    f"From the runs of Table 1 at N = {DOSE}: with a constant learning rate, their first 100 epochs are a run of 100 "
-    "epochs."
-)
 RECIPES = (
-    Recipe("table3", ("table3",), "Table 3: convergence and final validation accuracy",
-           "Does the CNN converge early to a worse solution, and the ViT later to a better one?", HOW,
-           ("c13", "c14", "c15"), needs_of_table3, make_table3),
-    Recipe("table4", ("table4",), "Table 4: generalisation gap",
-           "Do branches shrink the gap between training and validation accuracy?", HOW, ("c16", "c17"),
-           needs, make_table4),
-    Recipe("figure3", ("figure3",), "Figure 3: learning trajectories",
-           "When do the ways of training part?", HOW, (), needs, make_figure3),
-    Recipe("figure8", ("figure8",), "Figure 8: loss components and gradient norms",
-           "How do the two losses and their gradients develop?", HOW, (), needs, make_figure8),
-)  # fmt: skip
+    recipe("table3", needs_of_table3, make_table3),
+    recipe("table4", needs, make_table4),
+    recipe("figure3", needs, make_figure3),
+    recipe("figure8", needs, make_figure8),
+)

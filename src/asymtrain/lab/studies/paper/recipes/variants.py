@@ -31,7 +31,8 @@ from asymtrain.lab.studies.paper.comparisons import (
     specs_of,
 )
 from asymtrain.lab.studies.paper.evidence import Effect, accuracy
-from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput
+from asymtrain.lab.studies.paper.numbers import note_text
+from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, SIZES, Scope, readings_for, shown_dataset, table_values
 from asymtrain.lab.studies.paper.tables import EFFECT, READING, N, P, number, percent
@@ -251,11 +252,7 @@ SCHEDULES = (
 
 
 def make_schedules(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
-    note = (
-        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's alpha at N = {DOSE}, which a schedule begins "
-        "with. Gated: at each step alpha is weighed by the cosine between the two gradients, and is 0 where that is "
-        "negative. The cosine is that of the branches' own gradient, before alpha and gate."
-    )
+    note = note_text("schedules", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "Schedules of alpha"
     return variants_output(study, known, rows, "schedules", title, note, figure_title=f"{title}: effect against Plain")
 
@@ -276,12 +273,7 @@ CONTROLS = (
 
 def make_controls(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     """Each control against Plain, and against the paper's Asymmetric."""
-    note = (
-        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
-        "the branches' gradient in each layer; a bias at the prior begins at the classes' shares; detached branches "
-        "learn, and none of their gradient reaches the backbone. The cosine is that of the branches' own gradient, "
-        "also where noise takes its place or nothing is sent."
-    )
+    note = note_text("controls", data=shown_dataset(study, "cifar100"), dose=DOSE)
     against = {
         "Plain": (rows, "controls", ("Plain", "With branches")),
         "Asymmetric as in the paper": (against_first(rows), "controls-asymmetric", ("Asymmetric", "Control")),
@@ -304,11 +296,7 @@ def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> t
     if same == len(pairs):
         return (f"Detached branches give Plain's answer to every test image in all {same} pairs.",)
     apart = max(abs(accuracy(other, PRIMARY) - accuracy(plain, PRIMARY)) for plain, other in pairs)
-    return (
-        f"Detached branches give Plain's answer to every test image in {same} of {len(pairs)} pairs; accuracies are at "
-        f"most {100 * apart:.2f} points apart. On a CPU the two networks are equal to the bit; the likely "
-        "reason here is that they train in other stacks, whose sums are rounded otherwise.",
-    )
+    return (note_text("detached", same=same, pairs=len(pairs), points=100 * apart),)
 
 
 VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
@@ -321,54 +309,14 @@ def needs_for(recipe: str, chosen: Collection[str], study: Scope, known: Snapsho
     return Needs(specs_of(row for row in rows if row.label.removeprefix(f"{recipe}/") in chosen))
 
 
-def _recipe(
-    name: str,
-    make: Callable[[Scope, Snapshot, Sequence[Comparison]], RecipeOutput],
-    title: str,
-    question: str,
-    how: str,
-) -> Recipe:
+def _recipe(name: str, make: Callable[[Scope, Snapshot, Sequence[Comparison]], RecipeOutput]) -> Recipe:
     """Its runs are all variants and their partners; `make` is given them as comparisons with Plain."""
     variants = VARIANTS[name]
-    return Recipe(
+    return recipe(
         name,
-        (name,),
-        f"{title}, beyond the paper",
-        question,
-        how,
-        (),
-        needs=lambda study, known: Needs(specs_of(against_plain(study, name, variants))),
-        make=lambda study, known: make(study, known, against_plain(study, name, variants)),
-        beyond=True,
+        lambda study, known: Needs(specs_of(against_plain(study, name, variants))),
+        lambda study, known: make(study, known, against_plain(study, name, variants)),
     )
 
 
-RECIPES = (
-    _recipe(
-        "alphas",
-        make_alphas,
-        "Alphas: the backbones at equal alpha",
-        "Do backbones differ, or the alphas that they were given?",
-        "The runs of Table 1 with every alpha that the paper has for any backbone. The paper makes no claim here, "
-        "so there is no verdict. An interval that includes 0 does not say that there is no effect.",
-    ),
-    _recipe(
-        "schedules",
-        make_schedules,
-        "Schedules: alpha over training",
-        "Does it matter when the branches are heard, and whether they agree?",
-        "The runs of Table 1 with one thing changed: alpha falls over the epochs, or follows the cosine. The "
-        "paper makes no claim here, so there is no verdict. An interval that includes 0 does not say that there is no "
-        "effect.",
-    ),
-    _recipe(
-        "controls",
-        make_controls,
-        "Controls: what in the branches acts",
-        "Does another loss, a wrong label, noise or a random readout do as well as the paper's branches?",
-        "The runs of Table 1 with one thing changed in the branches. Where a control has the same effect, the paper's "
-        "explanation is not needed for it; an interval that includes 0 does not say that the two are equal. A single "
-        "epoch's accuracy is noisy, the ViT's most of all: `--reading best,last20` adds the best validation epoch and "
-        "the mean of the last 20. The paper makes no claim here, so there is no verdict.",
-    ),
-)
+RECIPES = (_recipe("alphas", make_alphas), _recipe("schedules", make_schedules), _recipe("controls", make_controls))
