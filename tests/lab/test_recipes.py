@@ -9,8 +9,8 @@ import pytest
 from asymtrain import UsageError
 from asymtrain.lab.recipes import (
     FIELDS,
+    NAMED_FIELDS,
     RECIPES,
-    TOLD,
     complete,
     fitting_batch,
     recipe_fields,
@@ -65,7 +65,7 @@ def test_what_nobody_gave_is_told():
         "Defaults: scale quick, data shapes, epochs 10, learning rate 0.1 (mlp, vit) and 0.2 (cnn), "
     )
     assert not [word for word in ("batch", "alpha", "seeds", "None") if word in line]
-    assert complete(specs, None, TOLD) == (specs, [])
+    assert complete(specs, None, NAMED_FIELDS) == (specs, [])
 
 
 def test_an_unknown_recipe_names_the_nearest():

@@ -36,8 +36,8 @@ def paired(
             raise unknown_name("column of the rows", name, map(str, rows.columns))
     accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
     low = ~diverged & (accuracy <= chance_limit(*_classes(rows)))
-    told = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
-    runs = told.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
+    identity = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
+    runs = identity.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
     for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
         side = runs[runs["variant"] == variant]

@@ -51,8 +51,8 @@ FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in r
 """What a recipe is made of."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
 LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
-# Fields that decide a result: those that nobody gave are told.
-TOLD = {
+# Fields that decide a result: the first line of a command names the defaults of those that nobody gave.
+NAMED_FIELDS = {
     "dataset": "data", "per_class": "images a class", "epochs": "epochs", "batch": "batch",
     "learning_rate": "learning rate", "weight_decay": "weight decay", "precision": "precision", "alpha": "alpha",
     "redundancy": "redundancy",
@@ -91,10 +91,10 @@ def complete(
         if batch != spec.batch:
             few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
             reasons[f"Batch {batch}, not the recipe's {spec.batch}: {few}."] = None
-    told = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
-    told += [f"{word} {_of_each(fitted, field)}" for field, word in TOLD.items() if field not in given]
-    told = [words for words in told if not words.endswith(" None")]
-    return fitted, [*([f"Defaults: {', '.join(told)}."] if told else []), *reasons]
+    defaults = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
+    defaults += [f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in given]
+    defaults = [words for words in defaults if not words.endswith(" None")]
+    return fitted, [*([f"Defaults: {', '.join(defaults)}."] if defaults else []), *reasons]
 
 
 def fitting_batch(batch: int, images: int) -> int:

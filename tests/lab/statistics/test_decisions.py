@@ -1,5 +1,7 @@
 """The one rule for verdicts: a case on either side of each of its limits."""
 
+from pathlib import Path
+
 import pytest
 
 from asymtrain.lab.statistics import FEWEST, LEVEL, VERDICTS, colour_of, decide, direction, is_within
@@ -54,3 +56,9 @@ def test_only_clear_effects_have_a_colour():
         "helps": "good",
         "hurts": "bad",
     }
+
+
+def test_the_glossary_defines_every_verdict():
+    page = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
+    section = page.partition("\n## Verdicts\n")[2].partition("\n## ")[0]
+    assert all(f"**{verdict}**" in section for verdict in VERDICTS)

@@ -213,6 +213,7 @@ WRONG = {
 CELLS = [
     *(("epochs", "main_loss", value, rf"row 1 of runs: main_loss of epoch 2 .* {value}") for value in ("nan", "-inf")),
     *(("runs", "seconds", value, rf"row 1 of runs: seconds of .* {value}") for value in ("nan", "inf")),
+    ("runs", "classes", "9" * 20, "row 1 of runs: classes of .* 64 bits"),
     *(("runs", "answers", value, "row 1 of runs") for value in ("*AAAA", "AAA!", "éAAAA")),
 ]
 

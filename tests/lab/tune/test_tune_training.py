@@ -230,15 +230,16 @@ def test_a_folder_whose_plan_cannot_be_read_is_refused(tmp_path):
         run_tune(Question(TINY, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
 
 
-def test_too_few_images_are_refused(tmp_path):
-    few = RunSpec(**{**vars(TINY), "dataset_options": {**SHAPES, "size": 60}})
-    with pytest.raises(UsageError, match=r"of 60 training images a fifth, 12, .* at least 100"):
-        run_tune(Question(few, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
-
-
-def test_too_few_test_images_are_refused(tmp_path):
-    few = RunSpec(**{**vars(TINY), "dataset_options": {**SHAPES, "test_size": 19}})
-    with pytest.raises(UsageError, match="confirmed on 19 test images, and 20 or more are needed"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": 60}, r"of 60 training images a fifth, 12, .* at least 100"),
+        ({"test_size": 19}, "confirmed on 19 test images, and 20 or more"),
+    ],
+)
+def test_too_few_images_are_refused(options, said, tmp_path):
+    few = replace(TINY, dataset_options={**SHAPES, **options})
+    with pytest.raises(UsageError, match=said):
         run_tune(Question(few, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
 
 

@@ -9,7 +9,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -291,8 +290,8 @@ def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Row
     record = records.make_record(specs[row[0]], history, row)
     records.check_whole(record.run)
     for name, value in zip(checksums.RUN_COLUMNS, row, strict=True):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} of {row[0]} is {value}, not a finite number")
+        if isinstance(value, float | int) and not -(2**63) <= value < 2**63:  # a text of digits may be any number
+            raise ValueError(f"{name} of {row[0]} is {value}, not a finite number of 64 bits")
     return record
 
 

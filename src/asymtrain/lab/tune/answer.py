@@ -160,13 +160,13 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     """Write report.html, tune.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
-    verdict = result.verdict.capitalize()
+    verdict, base = result.verdict.capitalize(), result.race.question.base
     said = result.sentence.removeprefix(f"{verdict}: ")
     return write_page(
         out,
         NAME,
         page=PAGE,
-        title=f"Branches for {title_of(result)}",
+        title=f"Branches for {display_name(base.arch)} on {base.dataset}",
         lead=_lead(result),
         answers=[(colour_of(result.verdict), verdict, said[:1].upper() + said[1:])],
         headline=_headline(result),
@@ -184,11 +184,6 @@ def _headline(result: Tuned) -> tuple[str, str, str] | None:
         return None
     words = f"of test accuracy, with {result.candidate.label}"
     return colour_of(result.verdict), f"{result.comparison['points']:+.1f} points", words
-
-
-def title_of(result: Tuned) -> str:
-    base = result.race.question.base
-    return f"{display_name(base.arch)} on {base.dataset}"
 
 
 def tune_tables(result: Tuned) -> list[Table]:
