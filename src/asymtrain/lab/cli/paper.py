@@ -183,7 +183,7 @@ class StoredOutput:
 
     heading = RESULTS
 
-    out: Annotated[Path | None, typer.Option(help="Folder to write the page to. Default: none.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder to write the page, or the files, to. Default: none.")] = None
     store: Annotated[
         Path | None, typer.Option(help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}.")
     ] = None
@@ -209,22 +209,6 @@ def import_command(store: Path) -> str:
         return ""
     where = Path("results") if folder.parent == Path.cwd() else folder
     return f"asymtrain store import {shlex.quote(str(store))} {shlex.quote(str(where))}/{STUDY.in_results}"
-
-
-@dataclass(frozen=True)
-class ShownOutput(StoredOutput):
-    """What `show` reads and writes."""
-
-    full: Annotated[bool, FULL] = False
-
-
-@dataclass(frozen=True)
-class VerdictOutput(StoredOutput):
-    """What `verdicts` reads and writes."""
-
-    out: Annotated[Path | None, typer.Option(help="Folder to write both tables and the figure to. Default: none.")] = (
-        None
-    )
 
 
 @paper.command("list")
@@ -368,11 +352,38 @@ def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOut
     return View(show, opening)
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What a store holds of some recipes, and what that says."""
+
+    study: "Scope"
+    parts: "Sequence[Recipe]"
+    store: Path
+    known: "Snapshot"
+    results: "Sequence[RecipeResult]"
+    judgements: "Sequence[Judgement]"
+
+
+def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judged:
+    from asymtrain.lab.report import check_folder
+    from asymtrain.lab.studies.paper.page import judge_recipes
+    from asymtrain.lab.studies.snapshot import read_store
+
+    study = chosen.build()
+    parts, store = chosen.parts(names, study), output.find_store()
+    if output.out is not None:
+        check_folder(output.out)
+    known = read_store(store)
+    results, judgements = judge_recipes(parts, study, known)
+    check_stored(results, study, known, parts)
+    return Judged(study, parts, store, known, results, judgements)
+
+
 @paper.command()
 @flattened
 def verdicts(
     chosen: StudyOptions,
-    output: VerdictOutput,
+    output: StoredOutput,
     history: Annotated[
         bool, typer.Option("--history", help="Print what each verdict was before the rule changed, and why.")
     ] = False,
@@ -382,60 +393,52 @@ def verdicts(
     With --out also as files: both tables, and the effects as one figure.
     """
     with loading():
-        from asymtrain.lab.report import check_folder
         from asymtrain.lab.report.table import table_json
-        from asymtrain.lab.studies.paper.page import document, judge_recipes, write_verdicts
+        from asymtrain.lab.studies.paper.page import document, write_verdicts
         from asymtrain.lab.studies.paper.recipes import RECIPES
         from asymtrain.lab.studies.paper.summary import conclusion, history_table, verdict_table
-        from asymtrain.lab.studies.snapshot import read_store
-    study = chosen.build()
-    names = [name for name, recipe in RECIPES.items() if recipe.claims]
-    parts, store = chosen.parts(names, study), output.find_store()
+    judged = _judge(chosen, [name for name, recipe in RECIPES.items() if recipe.claims], output)
     if output.out is not None:
-        check_folder(output.out)
-    known = read_store(store)
-    results, judgements = judge_recipes(parts, study, known)
-    check_stored(results, study, known, parts)
-    if output.out is not None:
-        write_verdicts(output.out, judgements)
-        stderr().print(f"Verdicts: {output.out}, from {store}")
-    table = history_table(judgements) if history else verdict_table(judgements)
+        write_verdicts(output.out, judged.judgements)
+        stderr().print(f"Verdicts: {output.out}, from {judged.store}")
+    table = (history_table if history else verdict_table)(judged.judgements)
     if output.json:
-        show_json({"claims": document(results, judgements, study)["claims"], "table": table_json(table)})
+        claims = document(judged.results, judged.judgements, judged.study)["claims"]
+        show_json({"claims": claims, "table": table_json(table)})
         return
     show_table(table)
-    if sentence := conclusion(judgements):
+    if sentence := conclusion(judged.judgements):
         stdout().print(sentence)
 
 
 @paper.command()
 @flattened
-def show(context: typer.Context, names: Names, chosen: StudyOptions, output: ShownOutput) -> None:
+def show(
+    context: typer.Context,
+    names: Names,
+    chosen: StudyOptions,
+    output: StoredOutput,
+    full: Annotated[bool, FULL] = False,
+) -> None:
     """Show tables and figures from what a store holds; nothing is trained.
 
     With --arch, claims that compare backbones (c06) are shown where all of theirs are named.
     """
     with loading():
-        from asymtrain.lab.report import check_folder
-        from asymtrain.lab.studies.paper.page import judge_recipes, write_paper
+        from asymtrain.lab.studies.paper.page import write_paper
         from asymtrain.lab.studies.paper.spec_index import specs_behind
-        from asymtrain.lab.studies.snapshot import read_store
-    study = chosen.build()
-    parts, store = chosen.parts(names, study), output.find_store()
-    known = read_store(store)
-    results, judgements = judge_recipes(parts, study, known)
-    check_stored(results, study, known, parts)
-    page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
+    judged = _judge(chosen, names, output)
+    values = (judged.results, judged.judgements, judged.study)
+    written = "--out FOLDER writes them as a page"
     if output.out is not None:
-        check_folder(output.out)
-        specs = specs_behind(parts, study, known)
-        files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    rest = f"name one recipe, or add --full; {page}"
-    show_results(results, judgements, study, rest, full=output.full, json=output.json)
-    if others := elsewhere(known, study):
+        specs = specs_behind(judged.parts, judged.study, judged.known)
+        page = write_paper(output.out, *values, typed_command(context), specs)["page"]
+        written = "the page has them"
+    show_results(*values, f"name one recipe, or add --full; {written}", full=full, json=output.json)
+    if others := elsewhere(judged.known, judged.study):
         stderr().print(others)
     if output.out is not None:
-        stderr().print(f"Report: {files['page']}, from {store}")
+        stderr().print(f"Report: {page}, from {judged.store}")
 
 
 # What is printed

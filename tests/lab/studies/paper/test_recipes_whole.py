@@ -11,7 +11,7 @@ from asymtrain.lab.store import Store
 from asymtrain.lab.studies.frame import check_ready, missing, run_parts
 from asymtrain.lab.studies.paper import STUDY as PAPER
 from asymtrain.lab.studies.paper.claims import claims
-from asymtrain.lab.studies.paper.measurements import Workplace, take
+from asymtrain.lab.studies.paper.measurements import take
 from asymtrain.lab.studies.paper.recipe import build_result, parts_of
 from asymtrain.lab.studies.paper.recipes import RECIPES, aliases
 from asymtrain.lab.studies.paper.study import ARCHS, SIZES, Scope
@@ -120,7 +120,7 @@ def test_both_losses_of_a_network_are_measured_and_stored_together(tiny, tmp_pat
     monkeypatch.setattr("asymtrain.lab.instruments.landscape.measure.measure_losses", counted)
     wanted = RECIPES["table5"].needs(tiny, Snapshot()).measurements
     mlp = [one for one in wanted if one.spec.arch == "mlp" and one.spec.seed == 42]
-    taken = take(mlp, Workplace(tmp_path / "runs.sqlite", "cpu"))
+    taken = take(mlp, tmp_path / "runs.sqlite", "cpu")
     assert next(taken) == mlp[0]
     known = read_store(tmp_path / "runs.sqlite")
     assert len(mlp) == 2

@@ -8,7 +8,7 @@ How a number goes, each step a file:
     measurements             what is measured beside training, and how
     recipes/                 which rows a table or figure rests on, and how they become it (`recipe`)
       comparisons, searches    Plain against Asymmetric, seed by seed; settings that a search chose
-      tables, figures          the columns, cells and lines that recipes share
+      tables                   the columns, cells and lines that recipes share
     evidence, verdicts       numbers for each seed under the label of a printed cell; the rule, and its words
     contradictions           where the paper's own numbers disagree with its text
     texts.toml               sentences of verdicts and contradictions; numbers are filled in
@@ -63,9 +63,9 @@ class Paper(Study):
         return scope.precision in {"bf16" if device == "cuda" else "fp32", *timed}
 
     def measure(self, wanted: Sequence[Any], store: Path, device: str | None, data_root: Path | None) -> Iterator[Any]:
-        from asymtrain.lab.studies.paper.measurements import Workplace, take
+        from asymtrain.lab.studies.paper.measurements import take
 
-        return take(wanted, Workplace(store, device, data_root))
+        return take(wanted, store, device, data_root)
 
     def measurement_seconds(
         self, wanted: Sequence[Any], known: "Snapshot", device: str, workers: int, *, small: bool

@@ -1,6 +1,6 @@
 """Plain against Asymmetric, seed by seed: the form that most of the paper's tables have.
 
-A recipe lists its `Comparison`s; the specs that it needs, the tables beside the paper's (`tables`) and the evidence for
+A recipe lists its `PairedCell`s; the specs that it needs, the tables beside the paper's (`tables`) and the evidence for
 the verdicts all follow from that list.
 """
 
@@ -21,7 +21,7 @@ from asymtrain.lab.studies.study import Needs
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedCell:
     """One cell of the paper under one reading: its specs, Plain and Asymmetric over the same seeds."""
 
     label: str  # names it in the evidence: `table1/vit/20`
@@ -49,7 +49,7 @@ def compare(
     plain_settings: Mapping[str, float] | None = None,
     paper: str | None = None,
     **fields: Any,
-) -> Comparison:
+) -> PairedCell:
     """The comparison of one backbone, dataset and setting over the study's seeds.
 
     Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own,
@@ -64,10 +64,10 @@ def compare(
         plain = over_seeds(study, with_settings(without, plain_settings or {}))
         branched = asymmetric_spec(study, reading, arch, dataset, values, redundancy, auxiliary, **fields)
         asymmetric = over_seeds(study, branched)
-    return Comparison(label, heading, arch, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)
+    return PairedCell(label, heading, arch, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)
 
 
-def needs_of(study: Scope, comparisons: Sequence[Comparison], *searches: Needs) -> Needs:
+def needs_of(study: Scope, comparisons: Sequence[PairedCell], *searches: Needs) -> Needs:
     """The searches' trials, then the runs of the comparisons that can be named."""
     specs = unique([*(search.specs for search in searches), specs_of(comparisons)])
     later = {group: count for search in searches for group, count in search.later.items()}
@@ -76,11 +76,11 @@ def needs_of(study: Scope, comparisons: Sequence[Comparison], *searches: Needs) 
     return Needs(specs, later=later)
 
 
-def specs_of(comparisons: Iterable[Comparison]) -> tuple[RunSpec, ...]:
+def specs_of(comparisons: Iterable[PairedCell]) -> tuple[RunSpec, ...]:
     return unique(pair for row in comparisons for pair in zip(row.plain, row.asymmetric, strict=True))
 
 
-def pairs_of(known: Snapshot, comparison: Comparison) -> list[tuple[Run, Run]]:
+def pairs_of(known: Snapshot, comparison: PairedCell) -> list[tuple[Run, Run]]:
     """Plain and Asymmetric of the seeds for which both are stored."""
     return [
         (known.runs[plain.id], known.runs[asymmetric.id])
@@ -90,7 +90,7 @@ def pairs_of(known: Snapshot, comparison: Comparison) -> list[tuple[Run, Run]]:
 
 
 def effect_of(
-    known: Snapshot, comparison: Comparison, look: Callable[[Run, Run], Sequence[float]] | None = None
+    known: Snapshot, comparison: PairedCell, look: Callable[[Run, Run], Sequence[float]] | None = None
 ) -> Effect | None:
     """The effect by the reading's accuracy, or by what `look` sees in a pair."""
     pairs = pairs_of(known, comparison)
@@ -109,7 +109,7 @@ def effect_of(
     )
 
 
-def evidence_of(known: Snapshot, comparisons: Iterable[Comparison]) -> dict[str, dict[str, Evidence]]:
+def evidence_of(known: Snapshot, comparisons: Iterable[PairedCell]) -> dict[str, dict[str, Evidence]]:
     evidence: dict[str, dict[str, Evidence]] = {}
     for comparison in comparisons:
         if (effect := effect_of(known, comparison)) is not None:

@@ -7,7 +7,6 @@ import base64
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,34 +278,27 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
 INSTRUMENTS = {"landscape": measure_landscapes, "attention": measure_attentions, "identity": measure_identities}
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """Where measurements are taken and kept; `cache` has the states that were trained for them."""
+def take(
+    wanted: Iterable[Measuring], store: Path, device: str | None = None, data_root: Path | None = None
+) -> Iterator[Measuring]:
+    """Take what is wanted, store each value as it comes, and yield what was stored.
 
-    store: Path
-    device: str | None = None
-    data_root: Path | None = None
-
-    @property
-    def cache(self) -> Path:
-        return self.store.with_name(self.store.name + ".states")
-
-
-def take(wanted: Iterable[Measuring], workplace: Workplace) -> Iterator[Measuring]:
-    """Take what is wanted, store each value as it comes, and yield what was stored."""
+    The states that are trained for it are kept beside the store.
+    """
+    cache = store.with_name(store.name + ".states")
     kinds: dict[str, list[Measuring]] = {}
     for measuring in wanted:
         kinds.setdefault(measuring.kind, []).append(measuring)
     for kind, members in kinds.items():
         began = time.perf_counter()
-        measured = INSTRUMENTS[kind](members, workplace.device, workplace.data_root, workplace.cache)
+        measured = INSTRUMENTS[kind](members, device, data_root, cache)
         for together in measured:
             seconds = (time.perf_counter() - began) / len(together)
-            with Store(workplace.store) as store:
+            with Store(store) as opened:
                 for measuring, values in together:
-                    whole = with_origin(values, workplace.device, seconds)
-                    store.know([measuring.spec])  # and not asked for: it need not be trained
-                    store.add_measurement(measuring.spec.id, measuring.name, whole)
+                    whole = with_origin(values, device, seconds)
+                    opened.know([measuring.spec])  # and not asked for: it need not be trained
+                    opened.add_measurement(measuring.spec.id, measuring.name, whole)
             yield from (measuring for measuring, _ in together)
             began = time.perf_counter()
 

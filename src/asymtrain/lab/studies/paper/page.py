@@ -24,6 +24,7 @@ from asymtrain.lab.report.table import Table, duration, table_json
 from asymtrain.lab.studies.paper import verdicts
 from asymtrain.lab.studies.paper.contradictions import Contradiction, contradictions, single_activation
 from asymtrain.lab.studies.paper.evidence import Quantity
+from asymtrain.lab.studies.paper.numbers import texts
 from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
 from asymtrain.lab.studies.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
@@ -46,19 +47,8 @@ from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 NAME = "paper"
-MEANINGS: Mapping[str, str] = {
-    "Reproduced": f"the interval excludes 0 in the paper's sign and lies inside {LIMITS.band_low:g} to "
-    f"{LIMITS.band_high:g} times its number; or the estimate does, and the paper's number lies inside the interval",
-    "Right direction, different size": "the interval excludes 0 in the paper's sign, and neither holds",
-    "Only under": "the primary reading of the paper fails, another passes, corrected for every reading and cell",
-    "Inconclusive": "the interval allows more than one answer",
-    "Paper's size excluded": f"the interval includes 0 and ends before {LIMITS.band_low:g} times the paper's number",
-    "No effect": f"the interval lies within {LIMITS.percent:g}% of 0",
-    "Contradicted": "the interval excludes 0 in the other sign",
-    "Cannot differ": "the same runs or the same loss surface stand for both sides by construction; of runs, the "
-    "sentence has the comparison at the paper's own settings",
-    "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
-    "in; the numbers so far stand beside it as preliminary",
+MEANINGS: Mapping[str, str] = {  # of verdicts
+    words: meaning.format(**dataclasses.asdict(LIMITS)) for words, meaning in texts()["meanings"].items()
 }
 
 

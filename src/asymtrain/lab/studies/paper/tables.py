@@ -1,11 +1,12 @@
-"""The columns and cells that the paper's tables share: ours beside the paper's, as values.
+"""The columns and cells that the paper's tables share, ours beside the paper's, as values; and lines of its figures.
 
 A table of comparisons (`comparison_table`) has a row for each; what stands in it is one of the tuples of columns below,
 with the function that fills it. How a number is written is said by its column alone.
 """
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
 from asymtrain.lab.instruments.alignment.measure import conflicts
+from asymtrain.lab.instruments.curves import Curve
+from asymtrain.lab.report.figure import Colour, Dash, Line
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
 from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
@@ -28,7 +31,7 @@ from asymtrain.lab.statistics import (
     unpack_answers,
     wilcoxon_p,
 )
-from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, effect_of, improvement, interval, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect, first_epochs
 from asymtrain.lab.studies.paper.numbers import Printed, note_text
 from asymtrain.lab.studies.paper.study import PRIMARY
@@ -93,12 +96,12 @@ def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids
 
 
 def comparison_table(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PairedCell],
     name: str,
     title: str,
     headings: Headings,
     columns: Sequence[Column],
-    cells: Callable[[Comparison, int], Sequence[Cell]],
+    cells: Callable[[PairedCell, int], Sequence[Cell]],
     note: str,
 ) -> Table:
     """A row for each comparison: its headings, its reading where there are several, and what `cells` makes of it.
@@ -115,7 +118,7 @@ def comparison_table(
     return Table(name, title, shown, tuple(rows), note)
 
 
-def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
+def family_sizes(comparisons: Sequence[PairedCell]) -> Counter[str]:
     return Counter(row.reading.name for row in comparisons)
 
 
@@ -124,7 +127,7 @@ def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
 
 def effect_table(
     known: Snapshot,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PairedCell],
     name: str,
     title: str,
     headings: Headings,
@@ -138,22 +141,19 @@ def effect_table(
     """
     at = 4  # behind the interval over seeds
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         ours = effect_cells(known, row, family)
         images = [image_interval_cell(known, row)] if over_images else []
         return [*ours[:at], *images, *ours[at:], *_paper_cells(known, row)]
 
     sizes = sorted(set(family_sizes(comparisons).values()))
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
-    correction = (
-        "Improvement: in percent of Plain's mean over seeds. Intervals are 95% t intervals over seeds, corrected for "
-        f"{counts} cells{of}; p too."
-    )
+    correction = note_text("effect", cells=counts, of=of)
     columns = (*EFFECT[:at], *([OVER_IMAGES] if over_images else []), *EFFECT[at:], *PAPERS)
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
 
 
-def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[Cell]:
+def effect_cells(known: Snapshot, comparison: PairedCell, family: int) -> list[Cell]:
     """The cells under `EFFECT`, as one of a family of tests."""
     effect = effect_of(known, comparison)
     if effect is None:
@@ -168,7 +168,7 @@ def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[C
     ]
 
 
-def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
+def _paper_cells(known: Snapshot, comparison: PairedCell) -> list[Cell]:
     paper, effect = comparison.paper, effect_of(known, comparison)
     if paper is None or paper.improvement is None:
         return [NOTHING] * len(PAPERS)
@@ -184,13 +184,10 @@ def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
 # The improvement's interval over test images, beside the one over seeds: all seeds share one test set
 
 OVER_IMAGES = percent("Interval over images")
-OVER_IMAGES_NOTE = (
-    f"{OVER_IMAGES.name}: 95% bootstrap interval of the same improvement, test images drawn anew and seeds as they "
-    "are, not corrected."
-)
+OVER_IMAGES_NOTE = note_text("over-images", column=OVER_IMAGES.name)
 
 
-def image_interval_cell(known: Snapshot, comparison: Comparison) -> Cell:
+def image_interval_cell(known: Snapshot, comparison: PairedCell) -> Cell:
     """The interval of a comparison's finished pairs.
 
     A dash where a run did not record which images it got right (it diverged, or is of an older version), and for the
@@ -230,8 +227,8 @@ SIZES = (
 SIZES_NOTE = note_text("sizes")
 
 
-def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    def cells(row: Comparison, family: int) -> list[Cell]:
+def sizes_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         effect = effect_of(known, row)
         if effect is None:
             return missing_cells(len(SIZES))
@@ -254,8 +251,8 @@ FIT = (*sides(), N)
 FIT_NOTE = note_text("fit")
 
 
-def fit_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    def cells(row: Comparison, family: int) -> list[Cell]:
+def fit_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         pairs = [pair for pair in pairs_of(known, row) if all(run.history for run in pair)]
         if not pairs:
             return missing_cells(len(FIT))
@@ -285,11 +282,11 @@ SAME, OPPOSITE, UNCLEAR = "same", "opposite", "unclear"
 
 
 def cosine_table(
-    known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings, window: int
+    known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings, window: int
 ) -> Table:
     """The cosine is that of a comparison's Asymmetric runs, over their first `window` epochs."""
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(known, row)
         if effect is None:
             return [alpha, *missing_cells(len(COSINE) - 1)]
@@ -364,3 +361,19 @@ def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]
         *papers,
         NOTHING if printed_change is None else Cell(change - printed_change, ids),
     ]
+
+
+# Lines of figures from curves over seeds
+
+LEAST = 4  # seeds for a band: the t interval of fewer is wider than the figure
+
+
+def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid", seeds: bool = False) -> Line:
+    """A curve with its interval over seeds; with each seed's line where asked for, or where there are few."""
+    line = dataclasses.replace(curve.line(label, colour), dash=dash)
+    alone = seeds or len(curve.seeds) < LEAST
+    return dataclasses.replace(line, low=(), high=(), seeds_on_demand=False) if alone else line
+
+
+def has_points(lines: Iterable[Line]) -> bool:
+    return any(value is not None for line in lines for value in line.y)

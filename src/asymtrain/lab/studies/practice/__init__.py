@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
 
 if TYPE_CHECKING:
-    from asymtrain.lab.studies.practice.protocol import Size, Task
+    from asymtrain.lab.studies.practice.protocol import Extent, Task
     from asymtrain.lab.studies.snapshot import Snapshot
 
 
@@ -38,17 +38,17 @@ class Practice(Study):
 
         return protocol.BLOCKS
 
-    def scope(self, *, quick: bool = False) -> "Size":
+    def scope(self, *, quick: bool = False) -> "Extent":
         from asymtrain.lab.studies.practice import protocol
 
         return protocol.QUICK if quick else protocol.FULL
 
-    def needs(self, part: "Task", scope: "Size", known: "Snapshot") -> Needs:
+    def needs(self, part: "Task", scope: "Extent", known: "Snapshot") -> Needs:
         from asymtrain.lab.studies.practice.selection import needs
 
         return needs(scope, part, known.runs)
 
-    def page(self, scope: "Size", known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: "Extent", known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs
         from asymtrain.lab.studies.practice.page import judged_page
 

@@ -25,8 +25,8 @@ from asymtrain.lab.studies.practice.protocol import (
     MODELS,
     NONE,
     Arm,
+    Extent,
     Part,
-    Size,
     Task,
     final_specs,
 )
@@ -40,7 +40,7 @@ _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]
 _FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
-Comparison = tuple[Task, Arm, Arm]  # of the second arm with the third
+ArmPair = tuple[Task, Arm, Arm]  # of the second arm with the third
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _step_cost(row: Mapping[str, Any]) -> StepCost:
 
 
 @dataclass(frozen=True)
-class Effect:
+class ArmEffect:
     """An arm against another, Plain by default, seed by seed."""
 
     task: Task
@@ -128,17 +128,17 @@ class Effect:
 class Results:
     """What the stored runs say."""
 
-    study: Size
+    study: Extent
     selections: tuple[Selection, ...]  # where the second wave is missing, of the first
     # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
-    selected: tuple[Effect, ...]
-    forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
-    parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
+    selected: tuple[ArmEffect, ...]
+    forms: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
+    parts: Mapping[Part, tuple[ArmEffect, ...]]  # of the other blocks
     plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
     unfinished: tuple[tuple[Block, Left], ...]
 
 
-def analyse(study: Size, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+def analyse(study: Extent, known: Known, costs: Sequence[StepCost] = ()) -> Results:
     """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
 
     `costs` of steps go to the effects of the main table.
@@ -174,7 +174,7 @@ def is_recommended(results: Results) -> bool | None:
     return "helps" in verdicts and verdicts <= {"helps", "no meaningful difference", "harmless"}
 
 
-def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
+def _costs_of(effect: ArmEffect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
     form = {name: effect.arm.fields[name] for name in _FORM}
     return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, form))
 
@@ -186,7 +186,7 @@ def _tasks(part: Part) -> list[Task]:
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _comparisons(study: Size, part: Part, known: Known) -> list[Comparison]:
+def _comparisons(study: Extent, part: Part, known: Known) -> list[ArmPair]:
     """What is compared with what."""
     arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
     if part == "signal":  # without a control, the selected form would only repeat the main table
@@ -203,7 +203,7 @@ def _comparisons(study: Size, part: Part, known: Known) -> list[Comparison]:
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
 
 
-def _part_effects(study: Size, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
+def _part_effects(study: Extent, asked: Iterable[ArmPair], known: Known) -> tuple[ArmEffect, ...]:
     """Effects, corrected over the models that have the same arm on the same data."""
     effects = compare_arms(study, asked, known)
     families: dict[tuple[str, str], list[int]] = {}
@@ -215,7 +215,7 @@ def _part_effects(study: Size, asked: Iterable[Comparison], known: Known) -> tup
     return tuple(effects)
 
 
-def corrected(effects: Sequence[Effect]) -> list[Effect]:
+def corrected(effects: Sequence[ArmEffect]) -> list[ArmEffect]:
     """The effects as one family: with p by Holm's method. One without p takes no part."""
     tested = [effect.row["p"] for effect in effects if effect.row["p"] is not None]
     adjusted = iter(holm(tested))
@@ -224,7 +224,7 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def compare_arms(study: Size, asked: Iterable[Comparison], known: Known) -> list[Effect]:
+def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[ArmEffect]:
     """Each over the seeds of which both arms are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
@@ -260,7 +260,7 @@ def compare_arms(study: Size, asked: Iterable[Comparison], known: Known) -> list
         errors = [(plain.calibration_error, other.calibration_error) for plain, other in pairs]
         both = [(a, b) for a, b in errors if a is not None and b is not None]
         effects.append(
-            Effect(
+            ArmEffect(
                 task,
                 arm,
                 row,

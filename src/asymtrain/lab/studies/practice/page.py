@@ -9,7 +9,7 @@ from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
-from asymtrain.lab.studies.practice.analysis import MARGIN, Effect, Results, StepCost, is_recommended
+from asymtrain.lab.studies.practice.analysis import MARGIN, ArmEffect, Results, StepCost, is_recommended
 from asymtrain.lab.studies.practice.protocol import (
     ALPHAS,
     ELSEWHERE,
@@ -20,10 +20,10 @@ from asymtrain.lab.studies.practice.protocol import (
     TUNED,
     TUNED_BRANCHES,
     VARIATIONS,
+    Extent,
     Part,
-    Size,
 )
-from asymtrain.lab.studies.practice.selection import Selection, Trial, mean_ranks
+from asymtrain.lab.studies.practice.selection import ArmTrial, Selection, mean_ranks
 from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
@@ -118,12 +118,12 @@ def preset_sentence(results: Results) -> list[str]:
     return [f"One setting for all models: {'' if recommended else 'none '}can be recommended. {why}."]
 
 
-def _by_gain(results: Results) -> list[Effect]:
+def _by_gain(results: Results) -> list[ArmEffect]:
     """The rows of the main table, the most helped first: a reader of the figure meets its sentences in this order."""
     return sorted(results.selected, key=lambda effect: -effect.row["points"])
 
 
-def _said(effect: Effect, results: Results) -> tuple[str, str]:
+def _said(effect: ArmEffect, results: Results) -> tuple[str, str]:
     """The verdict on a model, and what it rests on."""
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
@@ -132,7 +132,7 @@ def _said(effect: Effect, results: Results) -> tuple[str, str]:
     return f"{effect.task.title}: {effect.verdict}", text + more
 
 
-def _is_no_better(effect: Effect, results: Results) -> bool:
+def _is_no_better(effect: ArmEffect, results: Results) -> bool:
     """Did validation select branches that were no better there than none?"""
     selection = next(selection for selection in results.selections if selection.task == effect.task)
     return selection.first[0].mean >= selection.best(selection.selected).mean
@@ -162,7 +162,7 @@ def _part_table(part: Part, results: Results) -> Table:
     return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
 
 
-def effects_table(name: str, title: str, effects: Sequence[Effect], study: Size, note: str = "") -> Table:
+def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
     named = {"Data": [study.data[effect.task.data].title for effect in effects]}
     if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
@@ -197,7 +197,7 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Size,
     return Table(name, title, columns, rows, note)
 
 
-def target_table(effects: Sequence[Effect]) -> Table:
+def target_table(effects: Sequence[ArmEffect]) -> Table:
     """Epochs until a run has the test accuracy that Plain of its seed ends with; and time, where steps were timed."""
     modes = list(dict.fromkeys(cost.mode for effect in effects for cost in effect.step_costs))
     columns = (
@@ -225,7 +225,7 @@ def target_table(effects: Sequence[Effect]) -> Table:
     return Table("target", title, columns, make_rows(rows), note)
 
 
-def cost_table(effects: Sequence[Effect]) -> Table:
+def cost_table(effects: Sequence[ArmEffect]) -> Table:
     """What a training step takes with branches, relative to one without; empty where no step was timed."""
     columns = (
         Column("Model"),
@@ -257,7 +257,7 @@ def cost_table(effects: Sequence[Effect]) -> Table:
     return Table("cost", "Cost of a step", columns, rows, note)
 
 
-def calibration_table(effects: Sequence[Effect]) -> Table:
+def calibration_table(effects: Sequence[ArmEffect]) -> Table:
     columns = (
         Column("Model"),
         *(Column(side, "share", digits=2) for side in ("Plain", "With branches", "Difference", "95% interval")),
@@ -315,7 +315,7 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
     )
     ranks, rows = mean_ranks(selections), []
     for i, rank in enumerate(ranks):
-        trials: list[Trial] = [selection.first[i] for selection in selections]
+        trials: list[ArmTrial] = [selection.first[i] for selection in selections]
         differences = [
             100 * (trial.mean - selection.first[0].mean) for trial, selection in zip(trials, selections, strict=True)
         ]
@@ -346,7 +346,7 @@ def figures(results: Results) -> list[Figure]:
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
 
-def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Figure:
+def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> Figure:
     """Effects below each other with their intervals; the dots are the seeds."""
     from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
 
@@ -366,24 +366,24 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
     )
 
 
-def _against_plain(effects: Sequence[Effect]) -> bool:
+def _against_plain(effects: Sequence[ArmEffect]) -> bool:
     return all(effect.against == NONE for effect in effects)
 
 
-def _axis(effects: Sequence[Effect]) -> str:
+def _axis(effects: Sequence[ArmEffect]) -> str:
     return f"difference to {'Plain' if _against_plain(effects) else TUNED} (points of accuracy)"
 
 
-def _by_arm(effects: Sequence[Effect]) -> dict[str, list[Effect]]:
+def _by_arm(effects: Sequence[ArmEffect]) -> dict[str, list[ArmEffect]]:
     """A panel for each arm; one for all where they are not of the same tasks."""
-    arms: dict[str, list[Effect]] = {}
+    arms: dict[str, list[ArmEffect]] = {}
     for effect in effects:
         arms.setdefault(TITLES.get(effect.arm.name, effect.arm.name), []).append(effect)
     alike = len({tuple(effect.task for effect in own) for own in arms.values()}) == 1
     return arms if alike else {"": list(effects)}
 
 
-def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
+def _bar(effect: ArmEffect, beside: Sequence[ArmEffect]) -> Bar:
     """Labelled by the model, and by what else tells it from the bars beside it."""
     label = [effect.task.title]
     if len({other.task.data for other in beside}) > 1:
@@ -395,7 +395,7 @@ def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
     return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences, colour)
 
 
-def _effect_json(effect: Effect) -> dict[str, Any]:
+def _effect_json(effect: ArmEffect) -> dict[str, Any]:
     names = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "p")
     return {
         "model": effect.task.model,
@@ -415,5 +415,5 @@ def _effect_json(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _cost_json(effect: Effect, cost: StepCost) -> dict[str, Any]:
+def _cost_json(effect: ArmEffect, cost: StepCost) -> dict[str, Any]:
     return {**dataclasses.asdict(cost), "relative_time": effect.relative_time(cost)}

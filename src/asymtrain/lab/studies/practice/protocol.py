@@ -65,7 +65,7 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Size:
+class Extent:
     """How large the study is."""
 
     data: Mapping[str, Data]
@@ -75,7 +75,7 @@ class Size:
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
 
 
-FULL = Size(
+FULL = Extent(
     data={
         "cifar100": Data("CIFAR-100", {"dataset": "cifar100"}),
         "cifar10": Data("CIFAR-10", {"dataset": "cifar10"}),
@@ -86,7 +86,7 @@ FULL = Size(
     fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
 )
 # The whole chain in minutes on a CPU, to try it: no part of the study.
-QUICK = Size(
+QUICK = Extent(
     data={
         name: Data(
             f"{size} shapes",
@@ -258,18 +258,18 @@ def plain_trials(task: Task) -> list[Arm]:
     return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
 
 
-def selection_specs(study: Size, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def selection_specs(study: Extent, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
-def final_specs(study: Size, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def final_specs(study: Extent, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Runs on all training images, tested after every epoch."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
 @lru_cache(maxsize=10_000)  # what is missing is asked for again and again
-def _specs(study: Size, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+def _specs(study: Extent, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
     model, data = MODELS[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs
     measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}

@@ -18,7 +18,7 @@ from asymtrain.lab.studies.practice.protocol import (
     SELECTED,
     TUNED_BRANCHES,
     Arm,
-    Size,
+    Extent,
     Task,
     arm_of,
 )
@@ -28,7 +28,7 @@ Known = Mapping[str, Run]  # by spec id
 
 
 @dataclass(frozen=True)
-class Trial:
+class ArmTrial:
     """An arm of a selection, with the validation accuracy of each of its seeds after the last epoch."""
 
     arm: Arm
@@ -50,15 +50,15 @@ class Selection:
     """The finished trials of a task, in the order of the protocol."""
 
     task: Task
-    first: tuple[Trial, ...]
-    second: tuple[Trial, ...] = ()
+    first: tuple[ArmTrial, ...]
+    second: tuple[ArmTrial, ...] = ()
     complete: bool = False
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[ArmTrial, ...]:
         return (*self.first, *self.second)
 
-    def best(self, form: str) -> Trial:
+    def best(self, form: str) -> ArmTrial:
         """Of equal trials the first: the smaller alpha, and the simpler form."""
         return max((trial for trial in self.trials if trial.arm.name == form), key=lambda trial: trial.mean)
 
@@ -73,7 +73,7 @@ class Selection:
         return max(FORMS, key=lambda form: self.best(form).mean)
 
 
-def select(study: Size, task: Task, known: Known) -> Selection | None:
+def select(study: Extent, task: Task, known: Known) -> Selection | None:
     """What the stored runs select for the model of a task; None before the first wave is finished."""
     first = _trials(study, task, protocol.first_wave(), known)
     if first is None:
@@ -90,13 +90,13 @@ def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
     return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
 
 
-def _trials(study: Size, task: Task, arms: Iterable[Arm], known: Known) -> tuple[Trial, ...] | None:
+def _trials(study: Extent, task: Task, arms: Iterable[Arm], known: Known) -> tuple[ArmTrial, ...] | None:
     trials = []
     for arm in arms:
         specs = protocol.selection_specs(study, task, [arm])
         if not all(spec.id in known for spec in specs):
             return None
-        trials.append(Trial(arm, tuple(validated(known[s.id]) for s in specs), tuple(s.id for s in specs)))
+        trials.append(ArmTrial(arm, tuple(validated(known[s.id]) for s in specs), tuple(s.id for s in specs)))
     return tuple(trials)
 
 
@@ -126,12 +126,12 @@ def fixed_setting(selections: Sequence[Selection]) -> Arm:
     return selections[0].first[ranks.index(min(ranks))].arm
 
 
-def needs(study: Size, task: Task, known: Known) -> Needs:
+def needs(study: Extent, task: Task, known: Known) -> Needs:
     """What a task needs, as far as the stored runs tell."""
     return (_study_needs if task.part == "study" else _other_needs)(study, task, known)
 
 
-def _study_needs(study: Size, task: Task, known: Known) -> Needs:
+def _study_needs(study: Extent, task: Task, known: Known) -> Needs:
     first = protocol.selection_specs(study, task, protocol.first_wave())
     second_like = protocol.selection_specs(study, task, protocol.second_wave(FORMS))
     final_like = protocol.final_specs(study, task, [NONE, *(arm_of(form, FORMS[form]) for form in FORMS)])
@@ -145,7 +145,7 @@ def _study_needs(study: Size, task: Task, known: Known) -> Needs:
     return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, known) or ())))
 
 
-def _other_needs(study: Size, task: Task, known: Known) -> Needs:
+def _other_needs(study: Extent, task: Task, known: Known) -> Needs:
     trials = protocol.selection_specs(study, task, protocol.plain_trials(task))
     arms = final_arms(study, task, known)
     if arms is not None:
@@ -163,12 +163,12 @@ def _origins(task: Task) -> list[Task]:
     return [Task(model) for model in MODELS] if task.part == "fixed" else [task.origin]
 
 
-def _is_selected(study: Size, task: Task, known: Known) -> bool:
+def _is_selected(study: Extent, task: Task, known: Known) -> bool:
     selection = select(study, task, known)
     return selection is not None and selection.complete
 
 
-def final_arms(study: Size, task: Task, known: Known) -> list[Arm] | None:
+def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
     """The arms of a task's final runs, Plain first; None while they are not selected."""
     selection = select(study, task.origin, known)
     if selection is None or not selection.complete:

@@ -10,7 +10,6 @@ from asymtrain.lab.report.figure import VALUE, Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence
-from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.measurements import (
     ATTENTION_EPOCHS,
     ATTENTION_REDUNDANCY,
@@ -24,8 +23,10 @@ from asymtrain.lab.studies.paper.study import Reading, Scope, readings_for, show
 from asymtrain.lab.studies.paper.tables import (
     DIFFERENCE_NOTE,
     READING,
+    curve_line,
     difference_cells,
     difference_columns,
+    has_points,
     headings_of,
 )
 from asymtrain.lab.studies.snapshot import Snapshot

@@ -9,7 +9,7 @@ import numpy as np
 
 from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.studies.paper.comparisons import Comparison, effect_of, improvement, interval, needs_of, pairs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, effect_of, improvement, interval, needs_of, pairs_of
 from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
@@ -27,7 +27,7 @@ ARCH = "mlp"
 TABLES = [table for table, sweep in swept.SWEEPS.items() if sweep.arch == ARCH]
 
 
-def comparisons(study: Scope, known: Snapshot, table: str) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
     """Every cell of the table with every alpha, tested at every epoch."""
     primary = dataclasses.replace(study, readings=(PRIMARY,))
     rows = []
@@ -75,7 +75,7 @@ LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
 }
 
 
-def effect(known: Snapshot, comparison: Comparison, look: str) -> Effect | None:
+def effect(known: Snapshot, comparison: PairedCell, look: str) -> Effect | None:
     """The effect by one of `LOOKS`; in a pair with a diverged run, that run counts at chance accuracy."""
 
     def looked(*pair: Run) -> Sequence[float]:
@@ -102,11 +102,11 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     )
 
 
-def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[Comparison]) -> Table:
+def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[PairedCell]) -> Table:
     looks = [column for look in LOOKS for column in (percent(look), percent(f"Interval, {look.lower()}"))]
     columns = (*sides(), *looks, number("Best: Plain", 0), number("Best: Asymmetric", 0), N)
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         effects = [effect(known, row, look) for look in LOOKS]
         last = effects[0]
         if last is None:
@@ -127,7 +127,7 @@ def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[Comparison]
     return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
 
 
-def _sentence(known: Snapshot, table: str, rows: Sequence[Comparison]) -> str:
+def _sentence(known: Snapshot, table: str, rows: Sequence[PairedCell]) -> str:
     """Of how many cells the interval excludes 0, by each look; nothing without intervals."""
     parts, count = [], 0
     for look in LOOKS:

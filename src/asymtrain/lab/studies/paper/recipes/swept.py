@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.lab.report.table import Column
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, evidence_of, needs_of
 from asymtrain.lab.studies.paper.numbers import labels
 from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput, recipe, recipe_words
 from asymtrain.lab.studies.paper.searches import settled, values_for, waiting
@@ -41,7 +41,7 @@ SWEEPS = {
 }
 
 
-def comparisons(study: Scope, known: Snapshot, table: str) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
     sweep = SWEEPS[table]
     values = values_for(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
     rows = []

@@ -2,7 +2,7 @@
 
 from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines
 from asymtrain.lab.studies.paper.comparisons import (
-    Comparison,
+    PairedCell,
     compare,
     effect_of,
     evidence_of,
@@ -10,11 +10,10 @@ from asymtrain.lab.studies.paper.comparisons import (
     interval,
     specs_of,
 )
-from asymtrain.lab.studies.paper.figures import has_points
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, table_values
-from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
+from asymtrain.lab.studies.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, has_points, sizes_table
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
@@ -24,7 +23,7 @@ DOSE = 20  # the redundancy whose settings serve all levels where N alone is to 
 DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
 
 
-def comparisons(study: Scope) -> list[Comparison]:
+def comparisons(study: Scope) -> list[PairedCell]:
     return [
         compare(
             study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
@@ -35,7 +34,7 @@ def comparisons(study: Scope) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def doses(study: Scope) -> list[Comparison]:
+def doses(study: Scope) -> list[PairedCell]:
     """The same learning rate, weight decay and alpha at each level: only N differs."""
     return [
         compare(
@@ -69,7 +68,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
 
 
-def _figure(study: Scope, known: Snapshot, main: list[Comparison]) -> Figure:
+def _figure(study: Scope, known: Snapshot, main: list[PairedCell]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:

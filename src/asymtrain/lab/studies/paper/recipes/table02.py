@@ -7,12 +7,11 @@ from asymtrain.lab.report.table import Cell, Column, Table, interval, missing_ce
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.studies.paper import study as studies
 from asymtrain.lab.studies.paper.evidence import Evidence, Quantity, first_epochs
-from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import note_text, printed
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, Reading, Scope, readings_for
-from asymtrain.lab.studies.paper.tables import READING, N, arch_cell, number
+from asymtrain.lab.studies.paper.tables import READING, N, arch_cell, curve_line, has_points, number
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name

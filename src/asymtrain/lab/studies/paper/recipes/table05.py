@@ -253,10 +253,7 @@ def _figure(study: Scope, known: Snapshot) -> Figure:
         for scaling, words in (("variance", "unit variance"), ("norm", "unit norm"))
         for level in LANDSCAPE_LEVELS
     ]
-    caption = (
-        f"Seed {first.spec.seed}, first draw, directions over all parameters. Of unit variance, every redundancy has "
-        "the same surface; of unit norm, more weights mean a smaller step for each, and the surface flattens."
-    )
+    caption = note_text("figure6", seed=first.spec.seed)
     return Figure("figure6", title, panels, len(LANDSCAPE_LEVELS), caption)
 
 

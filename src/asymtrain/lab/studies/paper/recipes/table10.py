@@ -1,7 +1,8 @@
 """Tables 10 and 17: the three backbones on CIFAR-10 with one branch."""
 
 from asymtrain.lab.studies.paper import searches
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import gold_search, settled, values_for
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset
@@ -13,7 +14,7 @@ from asymtrain.models import display_name
 DATASET = "cifar10"
 
 
-def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[PairedCell]:
     """One for each backbone; with `fair` the same Asymmetric runs against a Plain that had as many trials."""
     rows = []
     for reading in readings_for(study, 1, "training", "accuracy"):
@@ -50,10 +51,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     tables = [table]
     if study.fair:
         title = "Table 10 against a Plain with as many trials"
-        note = (
-            "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
-            "Verdicts take the table before: the paper's Plain had no such trials."
-        )
+        note = note_text("table10-fair")
         fair = comparisons(study, known, fair=True)
         tables.append(effect_table(known, fair, "table10-fair", title, ("Backbone", "Plain with"), note))
     return RecipeOutput(tuple(tables), evidence=evidence_of(known, rows))

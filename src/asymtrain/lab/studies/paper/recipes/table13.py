@@ -3,7 +3,7 @@
 from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.search import Search, SearchResult
 from asymtrain.lab.studies.paper.comparisons import needs_of
-from asymtrain.lab.studies.paper.numbers import all_hyperparameters
+from asymtrain.lab.studies.paper.numbers import all_hyperparameters, note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import (
     TRIAL,
@@ -73,8 +73,7 @@ def _chosen(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
         "Table 13: settings found by the search",
         (*headings_of(("Data", "Backbone", "N")), *(column for pair in pairs for column in pair)),
         tuple(rows),
-        "Learning rate and weight decay are searched on Plain, so they cannot depend on N; with one live branch alpha "
-        "cannot either. Our values are therefore the same in every row of a backbone. * marks an end of the grid.",
+        note_text("table13"),
     )
 
 
@@ -101,8 +100,7 @@ def _tried(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
         "What the search tried",
         (*headings_of(("Data", "Backbone", "Stage", "Value")), *TRIAL),
         tuple(rows),
-        f"Best validation accuracy within {study.search_epochs} epochs, mean over search seeds "
-        f"{', '.join(map(str, study.sizes.search_seeds))}; test accuracy is never computed.",
+        note_text("table13-trials", epochs=study.search_epochs, seeds=", ".join(map(str, study.sizes.search_seeds))),
     )
 
 

@@ -2,7 +2,7 @@
 
 from asymtrain.lab.report.table import Table
 from asymtrain.lab.studies.paper import searches
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, evidence_of, needs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, evidence_of, needs_of
 from asymtrain.lab.studies.paper.numbers import Hyperparameters, note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import TRIED, dual_of
@@ -15,7 +15,7 @@ from asymtrain.models import display_name
 ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 
 
-def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[PairedCell]:
     """Six cells; with `fair` the same Asymmetric runs against a Plain that had as many trials.
 
     The activation is the table's own, and the losses' sum over classes would want a search of its own.

@@ -7,14 +7,21 @@ from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, part
 from asymtrain.lab.report.figure import VALUE, Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
-from asymtrain.lab.studies.paper.comparisons import Comparison, compare, pairs_of, specs_of
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, pairs_of, specs_of
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, first_epochs
-from asymtrain.lab.studies.paper.figures import curve_line, has_points
 from asymtrain.lab.studies.paper.numbers import note_text, printed
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.table01 import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, LONG, Part, Scope, readings_for, stands_note, table_values
-from asymtrain.lab.studies.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
+from asymtrain.lab.studies.paper.tables import (
+    DIFFERENCE_NOTE,
+    READING,
+    arch_cell,
+    curve_line,
+    difference_cells,
+    difference_columns,
+    has_points,
+)
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.lab.studies.timing import class_count
@@ -23,7 +30,7 @@ from asymtrain.models import display_name
 GAP_EPOCHS = (10, 50, 100)
 
 
-def comparisons(study: Scope, *more: Part) -> list[Comparison]:
+def comparisons(study: Scope, *more: Part) -> list[PairedCell]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
         compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
@@ -43,7 +50,7 @@ def needs_of_table3(study: Scope, known: Snapshot) -> Needs:
 def effect(
     study: Scope,
     known: Snapshot,
-    comparison: Comparison,
+    comparison: PairedCell,
     label: str,
     epochs: int,
     value: Callable[[Run], float | None],
@@ -82,7 +89,7 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
-Quantity = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
+Readout = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
 Rows = tuple[tuple[Cell, ...], ...]
 
 
@@ -91,71 +98,57 @@ def _rows(
     known: Snapshot,
     evidence: dict[str, dict[str, Evidence]],
     table: str,
-    quantities: Sequence[Quantity],
+    readouts: Sequence[Readout],
     *more: Part,
     epochs: bool = False,
+    whole: str = "",
 ) -> Rows:
-    """A row for each reading, backbone and quantity; `epochs`: with a column for the epoch. Adds to the evidence."""
+    """A row for each reading, backbone and readout. Adds to the evidence.
+
+    `epochs`: with a column for the epoch. `whole`: over all epochs, under a label that begins with this.
+    """
     cells = []
     for comparison in comparisons(study, *more):
-        for name, epoch, value in quantities:
-            label = f"{table}/{comparison.arch}/{name}"
+        for name, epoch, value in readouts:
+            printed_label = f"{table}/{comparison.arch}/{name}"
+            label = f"{whole}/{comparison.arch}" if whole else printed_label
             # Where the learning rate falls until the end, the first epochs are no shorter run.
-            window = study.epochs if comparison.reading.changes == "recipe" else None
+            window = study.epochs if whole or comparison.reading.changes == "recipe" else None
             measured = effect(study, known, comparison, label, window or epoch, value, window=window)
             if measured is not None:
                 evidence.setdefault(comparison.reading.name, {})[label] = measured
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
-            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(label))))
+            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(printed_label))))
     return tuple(cells)
 
 
 def make_table3(study: Scope, known: Snapshot) -> RecipeOutput:
-    tables, evidence = [], dict[str, dict[str, Evidence]]()
+    evidence, first = dict[str, dict[str, Evidence]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
-    note = (
-        f"First {study.window} epochs.{falling} Converged: the first epoch within 1% of the best validation accuracy. "
-        f"{DIFFERENCE_NOTE}"
-    )
-    for what, title, value, columns in (
-        # Of one run the epoch is a whole number, and the paper prints one.
-        ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
-        ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
-    ):
-        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)], "recipe")
-        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), rows, note))
-    if study.epochs > study.window:
-        tables.append(_uncensored(study, known, evidence))
+    note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
+    # Of one run the epoch is a whole number, and the paper prints one.
+    epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
+    converged: list[Readout] = [("convergence", study.window, convergence)]
+    rows = _rows(study, known, evidence, "table3", converged, "recipe")
+    ends = _rows(study, known, evidence, "table3", [("final", study.window, final)], "recipe")
+    accuracies = (Column("Backbone"), READING, *difference_columns(4))
+    tables = [
+        Table("table3-convergence", first, epochs, rows, note),
+        Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
+    ]
+    if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
+        rows = _rows(study, known, evidence, "table3", converged, "recipe", whole="convergence")
+        note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
+        title = f"{first} over all {study.epochs} epochs"
+        tables.append(Table("table3-convergence-whole", title, epochs, rows, note))
     return RecipeOutput(tuple(tables), evidence=evidence)
-
-
-def _uncensored(study: Scope, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
-    """The convergence epoch over all epochs. A run that still improves at epoch 100 converges there by its end."""
-    rows = []
-    for comparison in comparisons(study, "recipe"):
-        label = f"convergence/{comparison.arch}"
-        measured = effect(study, known, comparison, label, study.epochs, convergence, window=study.epochs)
-        if measured is not None:
-            evidence.setdefault(comparison.reading.name, {})[label] = measured
-        cells = difference_cells(measured, printed(f"table3/{comparison.arch}/convergence"))
-        rows.append((arch_cell(comparison.arch), Cell(comparison.reading.title), *cells))
-    title = f"Table 3: convergence epoch over all {study.epochs} epochs"
-    note = (
-        f"As above, without the cut at epoch {study.window}: accuracy that still rises there makes a run seem "
-        f"converged. The paper's numbers are those of its {LONG} epochs. {DIFFERENCE_NOTE}"
-    )
-    columns = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
-    return Table("table3-convergence-whole", title, columns, tuple(rows), note)
 
 
 def make_table4(study: Scope, known: Snapshot) -> RecipeOutput:
     evidence: dict[str, dict[str, Evidence]] = {}
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
     rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
-    note = (
-        "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative. "
-        f"{stands_note(study, GAP_EPOCHS)}{DIFFERENCE_NOTE}"
-    )
+    note = note_text("table4", stands=stands_note(study, GAP_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
     return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
 

@@ -22,7 +22,7 @@ from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.paper import tables
 from asymtrain.lab.studies.paper.comparisons import (
-    Comparison,
+    PairedCell,
     compare,
     effect_of,
     improvement,
@@ -55,7 +55,7 @@ class Variant:
     alpha: float | None = None  # in place of the paper's
 
 
-def against_plain(study: Scope, recipe: str, variants: Sequence[Variant]) -> list[Comparison]:
+def against_plain(study: Scope, recipe: str, variants: Sequence[Variant]) -> list[PairedCell]:
     """Every variant of every backbone, with Plain as its partner."""
     rows = []
     for reading in readings_for(study, DOSE, "accuracy"):
@@ -69,9 +69,9 @@ def against_plain(study: Scope, recipe: str, variants: Sequence[Variant]) -> lis
     return rows
 
 
-def against_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def against_first(comparisons: Sequence[PairedCell]) -> list[PairedCell]:
     """The other variants of each backbone, with its first variant as their partner."""
-    firsts: dict[tuple[str, str], Comparison] = {}
+    firsts: dict[tuple[str, str], PairedCell] = {}
     rows = []
     for row in comparisons:
         first = firsts.setdefault((row.reading.name, row.arch), row)
@@ -83,7 +83,7 @@ def against_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def variants_output(
     study: Scope,
     known: Snapshot,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PairedCell],
     name: str,
     title: str,
     note: str,
@@ -100,11 +100,11 @@ def variants_output(
 
 
 def _table(
-    known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, sides: tuple[str, str], note: str
+    known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, sides: tuple[str, str], note: str
 ) -> Table:
     """Effects with intervals over seeds (Bonferroni over the cells of one reading) and the mean cosine."""
 
-    def cells(row: Comparison, family: int) -> list[Cell]:
+    def cells(row: PairedCell, family: int) -> list[Cell]:
         effect, ours = effect_of(known, row), tables.effect_cells(known, row, family)
         if effect is not None and effect.plain == effect.asymmetric:
             ours[2] = Cell(0.0, effect.spec_ids, words=EXACT)
@@ -115,15 +115,12 @@ def _table(
 
     columns = (*map(number, sides), percent("Effect"), *EFFECT[3:], number("Mean cosine", signed=True))
     cell_count = max(tables.family_sizes(comparisons).values(), default=1)
-    correction = (
-        f"Effect: mean over seeds of the difference in test accuracy, in percent of the mean of {sides[0]}. Intervals "
-        f"are 95% t intervals over seeds, corrected for {cell_count} cells; p too."
-    )
+    correction = note_text("effects", side=sides[0], cells=cell_count)
     headings = ("Backbone", "Branches")
     return tables.comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}")
 
 
-def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str, partner: str) -> Figure:
+def _figure(known: Snapshot, shown: Sequence[PairedCell], name: str, title: str, partner: str) -> Figure:
     label = f"effect against {partner} (%)"
     panels = [
         Bars(display_name(arch), label, arch, bars, written=PERCENT)
@@ -132,14 +129,11 @@ def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str,
     ]
     if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
         return Figure(name, title, (), caption="Waits for its runs.")
-    caption = (
-        "Bars are the intervals of the table, dots the seeds. A bar that ends in an arrow goes on: few seeds have wide "
-        "intervals."
-    )
+    caption = note_text("effects-figure")
     return Figure(name, title, panels, len(panels), caption)
 
 
-def _bar(known: Snapshot, comparison: Comparison, family: int) -> Bar:
+def _bar(known: Snapshot, comparison: PairedCell, family: int) -> Bar:
     effect, words = effect_of(known, comparison), str(comparison.heading[1])
     if effect is None:
         return Bar(words, None, None, None)
@@ -148,7 +142,7 @@ def _bar(known: Snapshot, comparison: Comparison, family: int) -> Bar:
     return Bar(words, improvement(effect), low, high, tuple(effect.changes.values()))
 
 
-def _sentences(study: Scope, known: Snapshot, shown: Sequence[Comparison], partner: str) -> Iterator[str]:
+def _sentences(study: Scope, known: Snapshot, shown: Sequence[PairedCell], partner: str) -> Iterator[str]:
     """For each backbone that has rows, of which variants the interval excludes 0."""
     for arch in ARCHS:
         rows = ((str(row.heading[1]), effect_of(known, row)) for row in shown if row.arch == arch)
@@ -195,17 +189,14 @@ PAIRS = tuple((second, first) for first, second in combinations(("cnn", "mlp", "
 BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=True), P, N)
 
 
-def make_alphas(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
-    note = (
-        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each "
-        f"backbone at N = {DOSE}, and every alpha that the table has."
-    )
+def make_alphas(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
+    note = note_text("alphas", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "The backbones at equal alpha"
     output = variants_output(study, known, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain")
     return dataclasses.replace(output, tables=(*output.tables, between_table(known, rows)))
 
 
-def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
+def between_table(known: Snapshot, comparisons: Sequence[PairedCell]) -> Table:
     """The effect of one backbone less that of another, seed by seed, at one alpha."""
     readings = {row.reading.name: row.reading.title for row in comparisons}
     several = set(readings) != {PRIMARY.name}
@@ -220,10 +211,7 @@ def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
                 effect, other = (effects[reading, f"alphas/{arch}/{variant.name}"] for arch in (first, second))
                 rows.append((*tables.heading_cells(texts, first, second), *_between_cells(effect, other, family)))
     columns = (*tables.headings_of(("Alpha", "Backbones")), *((READING,) if several else ()), *BETWEEN)
-    note = (
-        "Points of improvement over Plain; learning rate and weight decay still are each backbone's own. Intervals are "
-        f"95% t intervals over seeds, corrected for {family} cells; p too."
-    )
+    note = note_text("alphas-between", cells=family)
     return Table("alphas-between", "Between backbones, at equal alpha", columns, tuple(rows), note)
 
 
@@ -251,7 +239,7 @@ SCHEDULES = (
 )
 
 
-def make_schedules(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+def make_schedules(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
     note = note_text("schedules", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "Schedules of alpha"
     return variants_output(study, known, rows, "schedules", title, note, figure_title=f"{title}: effect against Plain")
@@ -271,7 +259,7 @@ CONTROLS = (
 )
 
 
-def make_controls(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
+def make_controls(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
     """Each control against Plain, and against the paper's Asymmetric."""
     note = note_text("controls", data=shown_dataset(study, "cifar100"), dose=DOSE)
     against = {
@@ -286,7 +274,7 @@ def make_controls(study: Scope, known: Snapshot, rows: Sequence[Comparison]) -> 
     return RecipeOutput((*plain.tables, *asymmetric.tables), (*plain.figures, *asymmetric.figures), notes=notes)
 
 
-def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+def _detached_sentences(known: Snapshot, comparisons: Sequence[PairedCell]) -> tuple[str, ...]:
     """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
     cells = [row for row in comparisons if row.label == f"controls/{row.arch}/detached" and row.reading == PRIMARY]
     pairs = [pair for row in cells for pair in pairs_of(known, row)]
@@ -309,7 +297,7 @@ def needs_for(recipe: str, chosen: Collection[str], study: Scope, known: Snapsho
     return Needs(specs_of(row for row in rows if row.label.removeprefix(f"{recipe}/") in chosen))
 
 
-def _recipe(name: str, make: Callable[[Scope, Snapshot, Sequence[Comparison]], RecipeOutput]) -> Recipe:
+def _recipe(name: str, make: Callable[[Scope, Snapshot, Sequence[PairedCell]], RecipeOutput]) -> Recipe:
     """Its runs are all variants and their partners; `make` is given them as comparisons with Plain."""
     variants = VARIANTS[name]
     return recipe(
