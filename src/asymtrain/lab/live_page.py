@@ -34,6 +34,7 @@ HOST = "127.0.0.1"
 PAUSE = 2.0  # seconds between two questions of a page
 SHARE = 0.1  # of the time, at most, goes into making pages: the training needs the rest
 ROWS = 40  # unfinished runs that are listed
+CONNECTIONS = 16  # open ones, each with a thread: more are closed at once
 LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
 VERSION = "@version@"  # in watch.js
 
@@ -251,7 +252,7 @@ class LivePage:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers on this machine, with one page."""
+    """Answers on this machine, with one page, to few at the same time."""
 
     allow_reuse_address = True  # a port that was used a moment ago
     daemon_threads = True
@@ -268,6 +269,19 @@ class Server(socketserver.ThreadingTCPServer):
         self.address = f"http://{HOST}:{self.port}/"
         self.query = f"token={secrets.token_hex(16)}" if token else ""
         self.url = f"{self.address}{'?' if token else ''}{self.query}"
+        self.free = threading.Semaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a browser that went away."""

@@ -340,3 +340,19 @@ def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, caps
             opened.add(finished(SPECS[0]))
     page.join()
     assert ["0 of 4 runs" in words(seen[0]), "1 of 4 runs" in words(seen[1])] == [True, True]
+
+
+def test_idle_connections_are_limited(store, monkeypatch):
+    monkeypatch.setattr(live_page, "CONNECTIONS", 3)
+    with served(store) as server:
+        before = threading.active_count()
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as refused:
+                assert refused.recv(1) == b"", "it is closed at once"
+        assert threading.active_count() <= before + 3
+        for connection in idle:
+            connection.close()
+        while threading.active_count() > before:
+            time.sleep(0.01)
+        assert get(server)[0] == 200
