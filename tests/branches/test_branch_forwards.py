@@ -245,19 +245,6 @@ def test_changes_in_place_of_what_is_not_copied_are_refused(place: str) -> None:
     capture.remove()
 
 
-def test_probes_take_no_gradient_and_need_none() -> None:
-    model, x = mlp(), rows()
-    capture = Capture(model, {"2": Reader("BD", "mean", detach=True)}, {"2": "2"}, "branches")
-    for mode in (torch.no_grad, torch.enable_grad):
-        with mode():
-            model(x)
-        capture.check_has_gradients()
-        (caught,) = capture.rows(allow_skipped=False).values()
-        assert not caught.requires_grad
-        assert torch.equal(caught, model[2](model[1](model[0](x))))
-    capture.remove()
-
-
 class Language(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -312,13 +299,6 @@ def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
     branches = attach(model, "block", (x, x), CLASSES)
     model(x, x)
     branches.loss(targets()).backward()
-
-
-def test_several_losses_of_one_forward() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
-    model(x)
-    assert torch.equal(branches.loss(targets()), branches.loss(targets()))
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -22,7 +22,6 @@ FEATURES = {
     "maps": (torch.randn(3, 7, 4, 5), Pooled((2, 3), None, 0, 1)),
     "maps, channels last": (torch.randn(3, 7, 4, 5).contiguous(memory_format=LAST), Pooled((2, 3), None, 0, 1)),
     "one position": (torch.randn(3, 7, 1, 1), Pooled((2, 3), None, 0, 1)),
-    "class tokens": (torch.randn(3, 5, 7).select(1, 0), Pooled()),
     "class tokens first": (torch.randn(5, 3, 7).select(0, 0), Pooled()),
 }
 

@@ -374,8 +374,9 @@ def test_what_is_refused():
         trainer(callback()).fit(Manual(), loader())
     with pytest.raises(UsageError, match="give sample=, or set the module's example_input_array"):
         trainer(callback(sample=None)).fit(Module(), loader())
-    with pytest.raises(UsageError, match="until is a share of the training"):
-        callback(until=2.0)
+    for until in (0, 0.0, 1.5, True, "half"):
+        with pytest.raises(UsageError, match="until is a share of the training"):
+            callback(until=until)
     with pytest.raises(UsageError, match=r"targets must be a function from the batch .* NoneType: leave it out"):
         callback(targets=None)
     with pytest.raises(UsageError, match="the targets function returned a NoneType: return a tensor"):

@@ -8,7 +8,8 @@ _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and w
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
-_core.py        Branches, and WithBranches            _optimizers.py  their weights in optimizers
+_core.py        Branches                              _optimizers.py  their weights in optimizers
+_with_branches.py  WithBranches
 
 `attach`, `Branches`, `WithBranches`, `clean` and `PRESETS` are for users. The other names are for tools on top of
 branches: to call a model without a trace, to find the feature or the logits in what it gives, to make single heads.
@@ -16,12 +17,13 @@ branches: to call a model without a trace, to find the feature or the logits in 
 
 from asymtrain.branches._attaching import PRESETS, attach
 from asymtrain.branches._capture import clean
-from asymtrain.branches._core import Branches, WithBranches
+from asymtrain.branches._core import Branches
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
 from asymtrain.branches._heads import check_weight_count, draw_branches, module_heads
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
+from asymtrain.branches._with_branches import WithBranches
 
 __all__ = [
     "PRESETS",

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
-from asymtrain.branches._core import Branches, is_sharded
+from asymtrain.branches._core import Branches
 from asymtrain.branches._dry_run import DryRun, blind_places, dry_run, masked_places
 from asymtrain.branches._heads import NAMED_HEADS, HeadKind, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
@@ -26,6 +26,7 @@ from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
+from asymtrain.branches._with_branches import is_sharded
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 

@@ -118,7 +118,7 @@ class Fuser:
         if plan is _UNKNOWN:
             if len(self.plans) >= _MOST_PLANS:
                 return None
-            plan = self.plans[seen] = self._plan(list(sources), features, weights, biases, targets, ignore_index)
+            plan = self.plans[seen] = self._plan(list(sources), features, own, targets, ignore_index)
         if plan is None:
             return None
         # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
@@ -135,16 +135,14 @@ class Fuser:
         self,
         names: Sequence[str],
         features: Sequence[Tensor],
-        weights: Sequence[Tensor | None],
-        biases: Sequence[Tensor],
+        own: Sequence[Mapping[str, Tensor | None]],
         targets: Tensor,
         ignore_index: int,
     ) -> FusionPlan | None:
         """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
-        valueless = targets.is_meta and not any(feature.is_meta for feature in features)
-        if targets.ndim not in (1, 2) or targets.layout is not torch.strided or valueless:
-            return None
         settings, heads = self.settings, [self.heads[name] for name in names]
+        weights = [weight for parameters in own if (weight := parameters.get("live")) is not None]
+        biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
         # Rows that were read already need no pooling.
         pooled = [
             self.pooled[name] if feature.ndim > 2 and self.pooled[name].token is None else Pooled()
@@ -153,22 +151,18 @@ class Fuser:
         for name, head, feature, kind in zip(names, heads, features, pooled, strict=True):
             head.check_feature(name, feature, feature.shape[kind.width])
         batches = {feature.shape[kind.batch] for feature, kind in zip(features, pooled, strict=True)}
-        plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
-        # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
-        plain = all(type(feature) is Tensor for feature in features)
-        plain &= all(type(each) is nn.Parameter for each in (*weights, *biases))
-        # A bias that is no parameter is computed from others (torch.nn.utils.parametrize).
-        plain &= len(biases) == sum(getattr(head, "bias", None) is not None for head in heads)
-        alike = len({(each.dtype, each.device) for each in (*plain_weights, *biases)}) == 1
-        if len(batches) != 1 or not (plain and alike) or not isinstance(objective, Objective):
+        # Weights that are no parameters are computed from others (torch.nn.utils.parametrize).
+        own_alone = len(weights) == len(heads) and len(biases) == sum(head.bias is not None for head in heads)
+        if len(batches) != 1 or not own_alone or not _plain(features, weights, biases):
             return None
-        classes, dtype = plain_weights[0].shape[0], plain_weights[0].dtype
-        if any(torch.promote_types(feature.dtype, torch.float32) != dtype for feature in features):
+        objective, batch, classes = settings.objective, batches.pop(), weights[0].shape[0]
+        assert isinstance(objective, Objective)  # see `fuser_of`
+        by_index, valueless = targets.ndim == 1, targets.is_meta and not features[0].is_meta
+        wrong = by_index and settings.quantities and not objective.shares
+        if wrong or valueless or targets.layout is not torch.strided or targets.ndim not in (1, 2):
             return None
-        by_index = targets.ndim == 1
-        if (by_index and settings.quantities and not objective.shares) or targets.shape[1:] not in ((), (classes,)):
+        if not by_index and targets.shape[1] != classes:
             return None
-        batch = batches.pop()
         objective.check(torch.empty(batch, classes, device="meta"), targets, ignore_index)
         groups = tuple(_groups(features, pooled))
         order = tuple(place for group in groups for place in group.places)
@@ -176,22 +170,32 @@ class Fuser:
         formula = objective.formula if by_index and len(targets) else None
         closed_form, softmax = formula == "sigmoid", formula == "softmax" and classes <= _MOST_CLASSES
         launches = None
-        if (closed_form or softmax) and has_kernels(plain_weights[0].device):
+        if (closed_form or softmax) and has_kernels(weights[0].device):
             per_row = 1 / classes if closed_form and settings.class_reduction == "mean" else 1.0
-            launches = _launches(features, pooled, plain_weights, biases, shares, per_row, ignore_index, softmax)
+            launches = _launches(features, pooled, weights, biases, shares, per_row, ignore_index, softmax)
         return FusionPlan(
             shape=(len(features), batch, classes),
             groups=groups,
             sizes=[len(group.places) for group in groups],
             order=order,
             # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
-            shares=None if set(shares) == {1.0} else plain_weights[0].new_tensor([shares[place] for place in order]),
+            shares=None if set(shares) == {1.0} else weights[0].new_tensor([shares[place] for place in order]),
             closed_form=closed_form,
             objective=objective,
             class_reduction=settings.class_reduction,
             ignore_index=ignore_index,
             launches=launches,
         )
+
+
+def _plain(features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
+    """Whether these are ordinary tensors, whose types are those of one product."""
+    # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
+    ordinary = all(type(feature) is Tensor for feature in features)
+    ordinary &= all(type(each) is nn.Parameter for each in (*weights, *biases))
+    alike = len({(each.dtype, each.device) for each in (*weights, *biases)}) == 1
+    wide = {torch.promote_types(feature.dtype, torch.float32) for feature in features}
+    return ordinary and alike and wide == {weights[0].dtype}
 
 
 def _groups(features: Sequence[Tensor], pooled: Sequence[Pooled]) -> list[PlaceGroup]:

@@ -34,8 +34,8 @@ HOST = "127.0.0.1"
 PAUSE = 2.0  # seconds between two questions of a page
 SHARE = 0.1  # of the time, at most, goes into making pages: the training needs the rest
 ROWS = 40  # unfinished runs that are listed
-LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
 CONNECTIONS = 16  # open ones, each with a thread: more are closed at once
+LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
 VERSION = "@version@"  # in watch.js
 
 

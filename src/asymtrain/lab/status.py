@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
-    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.store import Counts, Store, StoreSummary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
@@ -45,6 +45,13 @@ def run_lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str
             yield f"{state}: {name}: {reason}"
         if len(specs) > SHOWN:
             yield f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}"
+
+
+def divergence(run: "Run") -> str:
+    epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
+    settings = f"learning rate {run.spec.learning_rate:g}"
+    settings += f" and alpha {run.spec.alpha:g}" if run.spec.redundancy else ""
+    return f"its loss, gradients or weights were not finite in epoch {epoch}, at {settings}"
 
 
 def _numbers(group: "Counts") -> list[str]:

@@ -1,11 +1,13 @@
 """Text from outside, such as a name in a store that was sent, where it meets a terminal, a page or a spreadsheet.
 
-And numbers of things in words.
+And numbers of things in words, and lists with commas.
 """
 
 import json
 import re
 from typing import Any
+
+from asymtrain.errors import UsageError
 
 # Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -53,3 +55,20 @@ def csv_text(cell: str) -> str:
     if cell.startswith(_JSON):
         return str(json.loads(cell.removeprefix(_JSON)))
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def comma_words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def is_whole(text: str) -> bool:
+    """A whole number of so many digits as a number of anything has; Python refuses to read thousands of them."""
+    return text.isdecimal() and len(text) <= 18
+
+
+def comma_numbers(text: str, advice: str, least: int = 0) -> tuple[int, ...]:
+    """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
+    parts = comma_words(text)
+    if not parts or not all(is_whole(part) and int(part) >= least for part in parts):
+        raise UsageError(advice.format(repr(text)))
+    return tuple(dict.fromkeys(map(int, parts)))

@@ -225,9 +225,6 @@ def test_runs_that_fail_are_said(monkeypatch):
     ("options", "text"),
     [
         ({"build": nn.Linear(4, 3)}, "build must make a new model at each call: give a function or a name, not a Lin"),
-        ({"build": 3}, "not a int"),
-        ({"build": "resnet"}, "unknown backbone 'resnet'"),
-        ({"build": lambda classes: "net"}, "the function must return an nn.Module, and returned str"),
         ({"build": lambda classes, depth: net(classes)}, "cannot be built"),
         ({"build": lambda: net(7)}, "gives logits of shape (2, 7) for two inputs, and the data has 3 classes"),
         ({"build": lambda model=net(3): model}, "gave the same model when it was called again"),  # noqa: B008
@@ -236,27 +233,17 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"data": points()[:1]}, "data is 1 value: give (x, y)"),
         ({"data": (points()[0], points()[1] + 1)}, "no example to train on has label 0"),
         ({"data": (points()[0], [1, 2])}, "y has the shape (2,), and there are 60 inputs"),
-        ({"data": "shape"}, "unknown dataset 'shape'"),
         ({"data_options": {"size": 3}}, "unknown option of the data 'size'"),
-        ({"seeds": 0}, "seeds must be how many"),
         ({"seeds": "3"}, "seeds must be how many"),
-        ({"seeds": []}, "seeds must be how many"),
-        ({"seeds": [-1]}, "seed must be 0 or more"),
-        ({"recipe": "ordinry"}, "did you mean 'ordinary'"),
         ({"recipe": "ordinary"}, "changes images, and data holds vectors: leave it out (augmentation='none')"),
-        ({"erasing": 0.5}, "erasing changes images, and data holds vectors: leave it out (erasing=0)"),
-        ({"mixup": 0.2}, "mixup changes images, and data holds vectors"),
-        ({"cutmix": 1.0}, "cutmix changes images, and data holds vectors"),
         (
             {"recipe": "strong"},
             "trivial and erasing and mixup and cutmix change images, and data holds vectors: leave them out ("
             "augmentation='none', erasing=0, mixup=0, cutmix=0)",
         ),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
-        ({"epochs": 0}, "epochs must be 1 or more"),
         ({"lr": 0.1}, "did you mean 'learning_rate'?"),
         ({"epochs": "3"}, "epochs must be a number, got '3'"),
-        ({"alpha": "3"}, "alpha must be a number, got '3'"),
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),
         (
             {"build": "vit", "data": "shapes", "data_options": {"image_size": 12}, "at": None},
@@ -265,10 +252,8 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"at": "blocks.*"}, "no module matches 'blocks.*'"),
         ({"layout": "BX"}, "layout 'BX' is not one letter an axis"),
         ({"pool": "class_token"}, "no single token axis for pool='class_token'"),
-        ({"bias": "priors"}, "branch_bias must be one of"),
         ({"bais": "prior"}, "did you mean 'bias'"),
         ({"arch": "mlp"}, "arch is given as build= here"),
-        ({"device": "cpus"}, "unknown device 'cpus'"),
         pytest.param(
             {"device": "cuda"}, "use device='cpu'",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),

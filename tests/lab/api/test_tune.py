@@ -55,7 +55,7 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(workplace):
     assert [run.seconds for run in again.runs] == [run.seconds for run in result.runs]  # nothing was trained again
     assert (workplace / "kept" / "report.html").read_bytes() == page
     assert result.page("other").read_bytes() == page
-    with pytest.raises(UsageError, match="holds a tune with another"):
+    with pytest.raises(UsageError, match="differs in learning rate"):
         tune(out="kept", learning_rate=0.5)
 
 

@@ -191,11 +191,6 @@ def test_text_of_a_store_neither_steers_the_terminal_nor_computes_in_a_spreadshe
     assert "\x1b" not in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("landscape", "--data", "folder:", "--at", "1"), "folder:PATH"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_anything_is_trained(refused, words, text):
-    assert text in refused("measure", *words, "--arch", "mlp", "--seeds", "1")
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(refused):
+    call = ("measure", "landscape", "--data", "folder:", "--at", "1", "--arch", "mlp", "--seeds", "1")
+    assert "folder:PATH" in refused(*call)

@@ -67,20 +67,8 @@ def test_a_search_of_a_function_can_be_trained(cli, trap):
 
 def test_the_function_of_a_stored_run_is_imported_where_it_is_typed(cli, refused, trap):
     write_store(Path("sent.sqlite"), SPECS["data"])
-    call = (
-        "measure",
-        "landscape",
-        "--run",
-        "all",
-        "--store",
-        "sent.sqlite",
-        "--sample",
-        "8",
-        "--grid",
-        "3",
-        "--draws",
-        "1",
-    )
+    call = ("measure", "landscape", "--run", "all", "--store", "sent.sqlite")
+    call += ("--sample", "8", "--grid", "3", "--draws", "1")
     assert "run its code" in refused(*call)
     assert "leave it out" in refused(*call, "--data", "other:function")
     assert "leave out --data" in refused(*call, "--data", "shapes")

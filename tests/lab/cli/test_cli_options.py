@@ -2,12 +2,11 @@
 
 import inspect
 import re
-from dataclasses import dataclass, is_dataclass
-from typing import Annotated, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 import typer
-from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
@@ -51,20 +50,13 @@ def test_seeds(text, seeds):
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "", ",", "a", "3-1", "-3", "1.5", "4 5", "1--2", "4..2", "4...6", "..3", "4..", "²"]
-)
+    "text",
+    ["0", "", ",", "a", "3-1", "-3", "1.5", "4 5", "1--2", "4..2", "4...6", "..3", "4..", "²", "1..99999999999",
+     "99999999999", "1..9000,9000..20000", "9" * 30, "9" * 5000 + ","],
+    ids=lambda text: text[:20],
+)  # fmt: skip
 def test_bad_seeds(text):
     with pytest.raises(UsageError, match="--seeds"):
-        parse_seeds(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["1..99999999999", "99999999999", "1..9000,9000..20000", "9" * 30, "9" * 5000 + ","],
-    ids=lambda text: text[:20],
-)
-def test_more_seeds_than_anyone_wants(text):
-    with pytest.raises(UsageError, match="at most 10,000 seeds, each of at most 18 digits"):
         parse_seeds(text)
 
 
@@ -75,6 +67,10 @@ def test_values_are_finite_numbers(text):
 
 
 def test_models_by_name():
+    assert parse_archs(None) == tuple(BACKBONES)
+    assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")
+    with pytest.raises(UsageError, match="did you mean 'vit'"):
+        parse_archs(["vitt"])
     assert parse_archs(["timm:resnet18,mlp", "a.b:net"]) == ("timm:resnet18", "mlp", "a.b:net")
     with pytest.raises(UsageError, match="names no model"):
         parse_archs(["timm:"])
@@ -90,13 +86,6 @@ def test_models_by_name():
         RunOptions(arch=["vit"], arch_option=["depth"]).base_specs()
     with pytest.raises(UsageError, match="unknown option of mlp 'depth'"):
         RunOptions(arch=["mlp"], arch_option=["depth=2"]).base_specs()
-
-
-def test_archs():
-    assert parse_archs(None) == tuple(BACKBONES)
-    assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")
-    with pytest.raises(UsageError, match="did you mean 'vit'"):
-        parse_archs(["vitt"])
 
 
 def test_paper_scale_is_table_13_at_twenty_branches():
@@ -118,11 +107,6 @@ def test_every_scale_fits_every_dataset_and_an_option_wins(name, dataset):
         assert (spec.alpha, spec.epochs) == (7, 3)
         assert spec.redundancy == scale.fields["redundancy"]
         assert spec.dataset == (dataset or scale.dataset)
-
-
-def test_unknown_scale():
-    with pytest.raises(UsageError, match="did you mean 'quick'"):
-        get_scale("quik")
 
 
 @dataclass(frozen=True)
@@ -280,27 +264,6 @@ def test_every_part_of_a_recipe_can_be_given(name):
         return
     (spec,) = RunOptions(arch=["mlp"]).base_specs(**NEEDS.get(name, {}), **parse_settings([f"{name}={value}"]))
     assert getattr(spec, name) == value != DEFAULTS[name]
-
-
-# Of the search its own: it has seeds and epochs of its own. Of tune: its seeds are those of the confirmation.
-OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out"), ("status", "--store")}
-OWN |= {("tune", name) for name in ("--seeds", "--minutes", "--epochs", "--recipe")}
-
-
-@pytest.mark.parametrize("name", ["run", "search", "tune", "report", "status"])
-def test_a_shared_option_says_the_same_in_every_command(name):
-    shared: dict[str, set[str]] = {}
-    for option in vars(options).values():
-        if isinstance(option, OptionInfo):
-            shared.setdefault(option.default, set()).add(option.help)  # in Annotated, Typer takes it for the flag
-    for group in filter(is_dataclass, vars(options).values()):
-        for field, hint in get_type_hints(group, include_extras=True).items():
-            shared.setdefault(f"--{field.replace('_', '-')}", set()).add(hint.__metadata__[0].help)
-    assert {"--data", "--out", "--json", "--minutes", "--arch", "--device", "--executor", "--fresh"} <= set(shared)
-    for parameter in load_command(name).params:
-        flag = parameter.opts[0]
-        if flag in shared and (name, flag) not in OWN:
-            assert parameter.help in shared[flag]
 
 
 def test_options_of_the_data_join_those_of_the_scale():

@@ -33,11 +33,6 @@ def test_report_is_built_again_with_the_same_bytes(cli, store, tmp_path):
     assert b"torch" in first["report.html"]
 
 
-def test_report_goes_beside_the_store_by_default(cli, store):
-    assert cli("report", "--store", store).code == 0
-    assert (store.parent / "report.html").is_file()
-
-
 def test_report_names_the_store_that_is_here(refused, store, tmp_path, monkeypatch):
     store.parent.rename(tmp_path / "asymtrain-tune")
     monkeypatch.chdir(tmp_path)
@@ -47,11 +42,13 @@ def test_report_names_the_store_that_is_here(refused, store, tmp_path, monkeypat
 
 
 def test_report_leaves_the_page_of_another_command(refused, cli, store, tmp_path):
-    page = store.parent / "report.html"
+    page = store.parent / "report.html"  # beside the store by default
     page.write_text("the answer of a tune")
     assert "is the page of another command: give another folder with --out" in refused("report", "--store", store)
     assert page.read_text() == "the answer of a tune"
-    assert cli("report", "--store", store, "--out", tmp_path / "page").code == 0
+    page.unlink()
+    assert cli("report", "--store", store).code == 0
+    assert page.is_file()
 
 
 def test_report_of_nothing(refused, tmp_path):
@@ -63,22 +60,15 @@ def test_report_of_nothing(refused, tmp_path):
     assert "letter.txt" in refused("report", "--store", tmp_path / "letter.txt", "--out", tmp_path)
 
 
-def test_status_shows_counts_and_reasons(cli, store):
+def test_status_shows_counts(cli, store):
     result = cli("status", "--store", store)
     assert result.code == 0, result.err
     lines = {tuple(line.split()[:3]): line.split()[3:] for line in result.out.splitlines() if line.startswith("shapes")}
     assert lines["shapes", "MLP", "plain"][:5] == ["3", "0", "0", "0", "0"]
     assert lines["shapes", "ViT", "asymmetric"][:5] == ["0", "0", "1", "0", "0"]
     assert lines["shapes", "CNN", "asymmetric"][:5] == ["0", "0", "0", "0", "1"]
-    assert "cnn asymmetric seed 2" in result.out
-    assert "out of memory at one run" in result.out
-
-
-def test_status_as_json(cli, store):
-    found = json.loads(cli("status", "--store", store, "--json").out)
-    assert (found["total"]["finished"], found["total"]["pending"], found["total"]["failed"]) == (6, 1, 1)
-    assert found["failures"][0]["reason"] == "out of memory at one run"
-    assert found["failures"][0]["spec"]["arch"] == "cnn"
+    total = json.loads(cli("status", "--store", store, "--json").out)["total"]
+    assert (total["finished"], total["pending"], total["failed"]) == (6, 1, 1)
 
 
 def test_status_of_no_store(cli, refused, tmp_path):

@@ -6,18 +6,8 @@ import pytest
 from asymtrain.lab import executors
 from asymtrain.lab.store import Store
 
-TINY = (
-    "--arch",
-    "mlp",
-    "--epochs",
-    "1",
-    "--learning-rates",
-    "1e-3",
-    "--weight-decays",
-    "1e-3,1e-1",
-    "--alphas",
-    "0.1,1",
-)
+TINY = ["--arch", "mlp", "--epochs", "1", "--learning-rates", "1e-3"]
+TINY += ["--weight-decays", "1e-3,1e-1", "--alphas", "0.1,1"]
 
 
 def stored(folder):
@@ -94,29 +84,18 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--seeds", "42-43"), "seed 42 is one of the final runs"),
         (("--strategy", "gould"), "did you mean 'gold'"),
-        (("--criterion", "first"), "unknown criterion"),
         (("--alpha-points", "5", "--data", "cifar10", "--alphas", "1"), "--alphas alone"),
         (("--alpha-points", "1", "--data", "cifar10"), "2 points or more"),
         (("--alpha-points", "5"), "the MLP on cifar10"),
         (("--alphas", "few"), "--alphas few: write numbers"),
         (("--alphas", ","), "no alpha to try"),
-        (("--alphas", "-1"), "alpha must be 0 or more"),
-        (("--redundancy", "0"), "redundancy must be 1 or more"),
         (("--redundancy", "5", "--paper-values"), "Table 13"),
         (("--data", "shapes", "--paper-values"), "Table 13 covers cifar100"),
-        (("--data", "folder:nowhere"), "nowhere is not a folder"),
-        (("--learning-rates", "0"), "learning_rate must be above 0"),
-        (("--minutes", "0"), "--minutes must be above 0"),
         (("--activation", "some"), "activation must be one of"),
-        (("--epochs", "0"), "epochs must be 1 or more"),
         (("--final-epochs", "0"), "final-epochs must be 1 or more"),
-        (("--batch", "0"), "--batch must be 1 or more"),
         (("--at", "blocks.*"), "mlp has places and pooling of its own"),
-        (("--layout", "BTD"), "mlp has places and pooling of its own"),
         (("--initial-weights", "w.safetensors"), "initial_weights is for models by name"),
-        (("--set", "clip=-1"), "clip must be 0 or more"),
         (("--set", "weight_decay=1"), "an option of its own, --weight-decays"),
     ],
 )

@@ -31,12 +31,6 @@ def contents(path):
         return opened.records(every_attempt=True), opened.measurements()
 
 
-def test_the_group_lists_its_commands(cli):
-    shown = cli("store")
-    assert shown.code == 0
-    assert all(name in shown.out for name in ("export", "import", "check", "tensorboard"))
-
-
 def test_check_names_what_is_damaged(cli, refused, store, tmp_path):
     whole = cli("store", "check", store)
     assert (whole.code, whole.err) == (0, "")
@@ -86,13 +80,11 @@ def test_a_store_goes_through_a_folder_and_back(cli, store, tmp_path, form):
     assert imported.out == "Imported 7 runs into new/place.sqlite, with 2 measured values\n"
     assert contents(tmp_path / "new" / "place.sqlite") == contents(store)
 
-    again = cli("store", "import", "new/place.sqlite", "kept/first")
-    assert again.out == "Imported 0 runs into new/place.sqlite; 7 runs already there\n"
-
-
-def test_csv_is_the_default(cli, store, tmp_path):
-    assert cli("store", "export", store, "tables").code == 0
-    assert (tmp_path / "tables" / "runs.csv").is_file()
+    with Store(tmp_path / "other.sqlite") as other:
+        other.add(made_up(RunSpec(epochs=2, seed=7)))
+    cli("store", "export", "other.sqlite", "second")
+    again = cli("store", "import", "new/place.sqlite", "kept/first", "second")
+    assert again.out == "Imported 1 run into new/place.sqlite; 7 runs already there\n"
 
 
 def test_an_export_is_replaced_by_a_later_one_of_the_same_store(cli, store, tmp_path):
@@ -163,31 +155,30 @@ def test_a_run_of_its_own_stays_and_is_counted(cli, store, tmp_path):
     assert before[0] in contents(tmp_path / "other.sqlite")[0]
 
 
-def test_export_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("export absent.sqlite tables", "no store at absent.sqlite"),
+        ("export letter.txt tables", "letter.txt is not an asymtrain store"),
+        ("export runs.sqlite letter.txt", "letter.txt cannot be written"),
+        ("export runs.sqlite tables --format xls", "'csv', 'parquet', got 'xls'"),
+        ("export runs.sqlite", "FOLDER"),
+        ("import letter.txt kept", "letter.txt is not an asymtrain store"),
+        ("import kept kept", "kept is a folder: give the store first"),
+        ("import letter.txt/new.sqlite kept", "letter.txt/new.sqlite"),
+        ("import deep/new.sqlite kept absent", "absent is not an asymtrain export"),
+        ("tensorboard absent.sqlite logs", "no store at absent.sqlite"),
+        ("tensorboard runs.sqlite letter.txt", "letter.txt"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_refused(cli, refused, store, tmp_path, words, text):
+    pytest.importorskip("tensorboard")
+    assert cli("store", "export", store, "kept").code == 0
     (tmp_path / "letter.txt").write_text("dear reader, this is no store\n" * 50)
-    assert "no store at absent.sqlite" in refused("store", "export", "absent.sqlite", "tables")
-    assert "letter.txt is not an asymtrain store" in refused("store", "export", "letter.txt", "tables")
-    assert "letter.txt cannot be written" in refused("store", "export", store, "letter.txt")
-    assert "'csv', 'parquet', got 'xls'" in refused("store", "export", store, "tables", "--format", "xls")
-    assert "FOLDER" in refused("store", "export", store)
+    assert text in refused("store", *words.split())
 
 
-def test_several_folders_are_imported_together_or_not_at_all(cli, refused, store, tmp_path):
-    with Store(tmp_path / "other.sqlite") as other:
-        other.add(made_up(RunSpec(epochs=2, seed=7)))
-    cli("store", "export", store, "first")
-    cli("store", "export", "other.sqlite", "second")
-    assert "absent is not an asymtrain export" in refused("store", "import", "new.sqlite", "first", "absent")
-    assert not (tmp_path / "new.sqlite").exists()
-    result = cli("store", "import", "new.sqlite", "first", "second", "first")
-    assert result.out == "Imported 8 runs into new.sqlite, with 2 measured values; 7 runs already there\n"
-
-
-def test_import_refuses_a_bad_folder_and_makes_no_store(cli, refused, store, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "empty is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "empty")
-    assert "absent is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "absent")
-    assert "empty is a folder: give the store first" in refused("store", "import", "empty", "deep/new.sqlite")
+def test_an_export_that_was_changed_is_not_imported(cli, refused, store, tmp_path):
     cli("store", "export", store, "tables")
     runs = tmp_path / "tables" / "runs.csv"
     runs.write_text(runs.read_text().replace("finished", "diverged", 1))
@@ -195,14 +186,6 @@ def test_import_refuses_a_bad_folder_and_makes_no_store(cli, refused, store, tmp
     before = contents(store)
     assert "nothing was imported" in refused("store", "import", store, "tables")
     assert contents(store) == before
-
-
-def test_import_refuses_a_place_that_is_no_store(cli, refused, store, tmp_path):
-    cli("store", "export", store, "tables")
-    (tmp_path / "letter.txt").write_text("dear reader, this is no store\n" * 50)
-    assert "letter.txt is not an asymtrain store" in refused("store", "import", "letter.txt", "tables")
-    assert "tables is a folder" in refused("store", "import", "tables", "tables")
-    assert "letter.txt/new.sqlite" in refused("store", "import", "letter.txt/new.sqlite", "tables")
 
 
 def test_tensorboard_logs_hold_the_curves(cli, store, tmp_path):
@@ -219,16 +202,6 @@ def test_tensorboard_logs_hold_the_curves(cli, store, tmp_path):
     events.Reload()
     # The second attempt is the one that readers see.
     assert [event.value for event in events.Scalars("loss/main")] == pytest.approx([0.7, 0.35])
-
-
-def test_tensorboard_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
-    with Store(tmp_path / "empty.sqlite"):
-        pass
-    assert "holds no finished run yet" in refused("store", "tensorboard", "empty.sqlite", "logs")
-    assert "no store at absent.sqlite" in refused("store", "tensorboard", "absent.sqlite", "logs")
-    pytest.importorskip("tensorboard")
-    (tmp_path / "letter.txt").write_text("dear reader")
-    assert "letter.txt" in refused("store", "tensorboard", store, "letter.txt")
 
 
 def test_without_tensorboard_the_line_says_what_to_install(refused, store, monkeypatch):

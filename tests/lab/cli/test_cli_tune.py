@@ -102,32 +102,17 @@ def test_what_only_the_race_has_is_refused(refused):
 
 
 def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
-    folder = tmp_path / "asymtrain-tune"
-    folder.mkdir()
-    told = "another tune is running in asymtrain-tune: wait until it has ended, or give another folder with --out"
-    with running._alone_in(folder):
-        assert told in refused(*TINY)
-    with running._alone_in(folder):  # which was let go of
+    (tmp_path / "asymtrain-tune").mkdir()
+    with running._alone_in(tmp_path / "asymtrain-tune"):
+        assert "another tune is running in asymtrain-tune" in refused(*TINY)
+    with running._alone_in(tmp_path / "asymtrain-tune"):  # which was let go of
         pass
 
 
 def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypatch):
     (tmp_path / "tuned_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
-    command = [
-        "tune",
-        "tuned_nets:tiny",
-        "--data",
-        many_photos,
-        "--epochs",
-        "1",
-        "--at",
-        "2",
-        "--at",
-        "4",
-        "--minutes",
-        "9",
-    ]
+    command = f"tune tuned_nets:tiny --data {many_photos} --epochs 1 --at 2 --at 4 --minutes 9".split()
     result = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later", "--json")
     assert result.code == 0, result
     shown = json.loads(result.out)
@@ -178,23 +163,14 @@ def test_candidates():
     ("options", "said"),
     [
         pytest.param(["--minutes", "0"], "--minutes must be above 0", id="no time"),
-        pytest.param(["--minutes", "-1"], "--minutes must be above 0", id="less than none"),
         pytest.param(["--minutes", "9", "--whole"], "leave out --whole, or --minutes", id="a limit and none"),
-        pytest.param(["--seeds", "3"], "seeds must be from 5 to 1000 (fewer", id="few seeds"),
         pytest.param(["--short", "--whole"], "leave out --short, or --whole", id="short and whole"),
         pytest.param(["--short", "--seeds", "5"], "leave out --short, or --seeds", id="seeds of nothing"),
-        pytest.param(["--epochs", "0"], "--epochs must be 1 or more", id="no epochs"),
         pytest.param(["--candidate", "softmax"], "such as objective=softmax,alpha=0.3", id="a word"),
-        pytest.param(["--candidate", "objective=sofmax"], "did you mean 'softmax'?", id="an objective"),
-        pytest.param(["--candidate", "objectve=softmax"], "field of a candidate 'objectve'", id="a field"),
         pytest.param(["--candidate", "alpha=much"], "alpha is a number", id="alpha"),
         pytest.param(["--set", "objective=softmax"], "write --candidate objective=", id="a setting of candidates"),
-        pytest.param(["--set", "alpha=1"], "write --candidate alpha=", id="alpha as a setting"),
         pytest.param(["--set", "redundancy=0"], "tune needs redundancy 1 or more", id="no branches"),
-        pytest.param(["--recipe", "odd"], "recipe 'odd'", id="a recipe"),
-        pytest.param(["--data", "folder:nowhere"], "nowhere", id="data"),
         pytest.param(["--data-option", "size=50"], "at least 100 training images", id="few images"),
-        pytest.param(["--device", "tpu"], "tpu", id="a device"),
         pytest.param(["--address", "here"], "--executor ray", id="an address"),
     ],
 )

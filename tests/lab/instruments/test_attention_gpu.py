@@ -1,7 +1,6 @@
-"""Attention on a GPU: what the CPU measures, and nothing twice for many states."""
+"""Attention on a GPU: what the CPU measures, and training as it would have been."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.states import initial_state
-from asymtrain.lab.instruments.attention import measure as measuring
 from asymtrain.lab.instruments.attention.maps import attention_maps
 from asymtrain.lab.instruments.attention.measure import measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
@@ -37,26 +35,6 @@ def test_the_gpu_measures_what_the_cpu_measures():
             # A patch at the threshold may fall on either side: one of 64 patches.
             tolerance = 2 / 64 if metric == "coverage_above" else 1e-3
             np.testing.assert_allclose(there.values[metric], here.values[metric], atol=tolerance, rtol=1e-3)
-
-
-def test_sixty_states_share_what_their_seeds_share(monkeypatch):
-    """Statistics of the images once for each seed, the backbone once: what sixty states would spend a minute on."""
-    made = {"run_data": 0, "build_backbone": 0}
-
-    def counted(name, function):
-        def call(*arguments, **keywords):
-            made[name] += 1
-            return function(*arguments, **keywords)
-
-        return call
-
-    for name in made:
-        monkeypatch.setattr(measuring, name, counted(name, getattr(measuring, name)))
-    states, dataset = states_of_seeds([1, 2])
-    start = time.perf_counter()
-    assert len(measure_states(states * 30, dataset, device="cuda")) == 60
-    print(f"60 states of the paper's ViT on 100 images: {time.perf_counter() - start:.2f} s")
-    assert made == {"run_data": 2, "build_backbone": 2}  # one backbone to measure with, one to check the spec
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "autocast"])

@@ -52,21 +52,3 @@ def test_a_model_with_a_long_name_does_not_widen_the_page(open_page, tmp_path):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         assert page.locator("#summary").evaluate("e => e.getBoundingClientRect().right") <= width
-
-
-def test_print_is_dark_on_white_even_in_dark_mode(open_page, study, tmp_path):
-    write_report(study, tmp_path)
-    inner = 673  # A4 less its margins, in CSS pixels
-    page = open_page(tmp_path / "report.html", inner, "dark", height=990)
-    page.emulate_media(media="print", color_scheme="dark")
-    background, ink = page.evaluate(
-        "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-    )
-    assert luminance(background) > 250
-    assert luminance(ink) < 20
-    assert page.locator("#summary thead").is_visible()
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= inner
-    shades = page.locator(".scroll").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundImage)")
-    assert shades
-    assert set(shades) == {"none"}
-    assert page.pdf(format="A4").startswith(b"%PDF")

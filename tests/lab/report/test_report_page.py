@@ -177,7 +177,7 @@ def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch)
 def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study, tmp_path):
     write_report(study, tmp_path)
     text = (tmp_path / "report.html").read_text()
-    assert re.search(r'<p class="headline soft"><b>0 of 3 helped</b> 0 hurt, 3 inconclusive\.', text)  # three seeds each
+    assert "<b>0 of 3 helped</b> 0 hurt, 3 inconclusive" in text  # three seeds each
 
 
 def test_a_link_that_leads_in_a_circle_is_refused(tmp_path):

@@ -237,20 +237,6 @@ def test_a_claim_has_one_filter_which_is_called_as_its_verdict_is(made):
     assert '<li class="claim only-under' in page
 
 
-def test_a_claim_shows_paper_ours_interval_n_verdict_sentence_and_table(made, page):
-    results, _ = made
-    (headline, *_) = shown_claims(results, judge_results(results))
-    one = headline.judgement
-    assert headline.ours == f"{one.effect:+.1f} points"
-    assert headline.interval == f"{one.low:+.1f} to {one.high:+.1f} points"
-    assert headline.so_far == one.preliminary
-    start = page.index('id="claim-c06"')
-    text = page[start : page.index("</li>", start)]
-    for expected in ("40.7", headline.ours, headline.interval, f"{one.n}</small>", "Not yet run", 'href="#table1"'):
-        assert expected in text
-    assert text.count("<svg") == 1
-
-
 def test_the_strip_has_ours_the_papers_and_the_band_where_they_belong(made):
     results, _ = made
     (part,) = next(one for one in judge_results(results) if one.claim.id == "c06").parts

@@ -31,7 +31,7 @@ def test_a_table_gives_all_its_texts_and_says_what_waits():
 def test_where_room_is_short_signs_and_units_are_said_once():
     texts = TABLE.texts(compact=True)
     assert texts[0][1:4] == ["0.100±0.021", "+8.3%", "-3.3 to +20.0%"]
-    assert texts[3][2:4] == ["+0.0% (diverged)", "-0.04 to +0.00%"]
+    assert texts[3][2:4] == ["+0.0% (diverged)", "-0.0 to +0.0%"]
     share = Column("Share", "share", digits=0)
     assert value_text(Range(0.1, 0.25), share, compact=True) == "10 to 25%"
     assert value_text(Range(0.1, 0.25), share) == "10% to 25%"

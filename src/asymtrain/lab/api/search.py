@@ -39,12 +39,6 @@ def search(
     epochs: int | None = None,
     final_epochs: int | None = None,
     recipe: str | None = "ordinary",
-    batch: int | None = None,
-    at: str | Sequence[str] | None = None,
-    pool: str | None = None,
-    layout: str | None = None,
-    redundancy: int | None = None,
-    precision: str | None = None,
     build_options: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -84,12 +78,6 @@ def search(
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
         recipe: paper, ordinary, strong; None for the scale's own settings.
-        batch: inputs in a batch.
-        at: places as `attach` takes them, by name; the repeated blocks where none are given.
-        pool: mean, or class_token.
-        layout: the axes of a place's output, such as BTD, where they cannot be told.
-        redundancy: branches at each place.
-        precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
         device: cpu, cuda or cuda:1; the fastest available where it is not given.
@@ -98,7 +86,7 @@ def search(
         out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.
         fresh: train again what the store holds.
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
-        **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
+        **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as batch, at, layout, redundancy or clip.
     """
     from asymtrain.lab.api import common
 
@@ -108,11 +96,7 @@ def search(
     from asymtrain.lab.terminal import progress_display
 
     own = common.OWN | {"seed": "seeds", "learning_rate": "learning_rates", "weight_decay": "weight_decays"}
-    chosen = {
-        "epochs": final_epochs, "batch": batch, "at": at, "pool": pool, "layout": layout, "redundancy": redundancy,
-        "precision": precision,
-    }  # fmt: skip
-    given = common.given_fields("search", chosen, fields, own)
+    given = common.given_fields("search", {"epochs": final_epochs}, fields, own)
     numbers = common.parse_seeds(seeds, SEARCH_SEEDS[0])
     grids = {"learning_rates": learning_rates, "weight_decays": weight_decays, "alphas": alphas}
     tried: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in grids.items()}

@@ -33,8 +33,9 @@ from asymtrain.lab.cli.options import (
 from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.run import show_failures, show_unfinished
 from asymtrain.lab.cli.screen import show_page
-from asymtrain.lab.instruments.instrument import Bench, Instrument, MeasuringStopped, Page, Say, comma_words
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page, Say
 from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
+from asymtrain.lab.texts import comma_words
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
         stopped, bench = False, CommandBench(vars(shared), where, output)
         try:
             result = instrument.measure(options, bench)
-        except MeasuringStopped as stop:
+        except Interrupt as stop:
             stderr().print(str(stop))
             if stop.result is None:
                 raise typer.Exit(INTERRUPTED) from None

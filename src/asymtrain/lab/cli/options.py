@@ -349,25 +349,13 @@ class TrackOptions:
 
 
 @dataclass(frozen=True)
-class PageOptions:
-    """The folder of a page, and whether the result is printed as JSON."""
+class OutputOptions:
+    """The folder of a page, the store of the runs behind it, and whether the result is printed as JSON."""
 
     heading = RESULTS
 
     out: Annotated[Path, OUT] = DEFAULT_OUT
     json: Annotated[bool, JSON] = False
-
-    def check(self) -> None:
-        """Refuse a folder that could not be written, and write nothing."""
-        from asymtrain.lab.report import check_folder
-
-        check_folder(self.out)
-
-
-@dataclass(frozen=True)
-class OutputOptions(PageOptions):
-    """The same, with the store of the runs behind the page."""
-
     store: Annotated[Path | None, STORE] = None
 
     @property
@@ -384,6 +372,7 @@ class OutputOptions(PageOptions):
         return self.store_path
 
     def check(self) -> None:
+        """Refuse a folder or a store that could not be written, and write nothing."""
         check_output(self.out, self.store_path)
 
 
@@ -452,7 +441,7 @@ def parse_settings(
             raise UsageError(f"--set {text}: there is no such field; write one of {listed}")
         if choices[name] and typed not in choices[name]:
             raise UsageError(f"--set {text}: write {name}={'|'.join(choices[name])}")
-        value = typed if choices[name] else _number(f"--set {text}: write a number, such as {name}=0.5", typed)
+        value = typed if choices[name] else parse_number(f"--set {text}: write a number, such as {name}=0.5", typed)
         if settings.setdefault(name, value) != value:
             raise UsageError(f"--set {text}: {name} is already set to {settings[name]}")
     return settings
@@ -485,7 +474,7 @@ def _parse_options(option: str, example: str, texts: Sequence[str]) -> dict[str,
     return options
 
 
-def _number(refusal: str, text: str) -> float:
+def parse_number(refusal: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -30,10 +30,11 @@ from asymtrain.lab.cli.options import (
     parse_seeds,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import show_json
 from asymtrain.lab.cli.studies import View, do_next, list_blocks, offered_blocks, read, train
 from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.study import Block
+from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.

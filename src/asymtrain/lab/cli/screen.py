@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageWarning
-from asymtrain.lab.terminal import progress_display, show_table, stderr, stdout
+from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import printable
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
     from asymtrain.lab.report import Summary
     from asymtrain.lab.report.table import Table
-
-__all__ = [
-    "progress_display", "show_blocks", "show_json", "show_page", "show_summary", "show_table", "shown_warnings",
-    "stderr", "stdout",
-]  # fmt: skip
 
 
 @contextmanager

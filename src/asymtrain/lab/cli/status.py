@@ -9,7 +9,7 @@ import typer
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import JSON, LATEST, RECORD, latest_store
 from asymtrain.lab.cli.screen import show_json
-from asymtrain.lab.status import BEGUN, COUNTS, counts_table, pending_states, run_lines
+from asymtrain.lab.status import BEGUN, COUNTS, counts_table, divergence, pending_states, run_lines
 from asymtrain.lab.terminal import show_table, stdout
 from asymtrain.lab.texts import counted
 
@@ -74,13 +74,6 @@ def show(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged
         console.print("trained on " + ", ".join(f"{name} ({counted(count, 'run')})" for name, count in summary.devices))
     if summary.last_write:
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
-
-
-def divergence(run: "Run") -> str:
-    epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
-    settings = f"learning rate {run.spec.learning_rate:g}"
-    settings += f" and alpha {run.spec.alpha:g}" if run.spec.redundancy else ""
-    return f"its loss, gradients or weights were not finite in epoch {epoch}, at {settings}"
 
 
 def _json(spec: "RunSpec", **more: Any) -> dict[str, Any]:

@@ -3,21 +3,19 @@
 import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import JSON, RECORD, STORE_NAME
+from asymtrain.lab.cli.options import JSON, RECORD
 from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.screen import show_json
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.store import Store
     from asymtrain.lab.store.exchange import Format
 
 store = command_group("store")
@@ -50,6 +48,7 @@ def export(
     """
     with loading():
         from asymtrain.lab.store import Store, export_store, read_export
+        from asymtrain.lab.store.exchange import lost_by_export
     chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
     with Store(store, read_only=True) as opened:
         if not force and (loss := lost_by_export(opened, folder)):
@@ -131,26 +130,3 @@ def _others(given: Iterable[Path], folder: Path) -> Iterator[Path]:
         if not found:
             raise UsageError(f"--without {path}: there is no export, nor one in it; name what `store export` wrote")
         yield from (export for export in found if export.resolve() != folder.resolve())
-
-
-def lost_by_export(store: "Store", folder: Path) -> str | None:
-    """What an export into the folder would destroy, if anything: another's files, or rows that the store lacks."""
-    from asymtrain.lab.store import Store, StoreError, import_store
-    from asymtrain.lab.store.exchange import MANIFEST, TABLES
-
-    names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
-    existing = [name for name in names if (folder / name).exists()]
-    if not existing:
-        return None
-    with TemporaryDirectory() as temporary, Store(Path(temporary) / STORE_NAME) as copy:
-        try:
-            import_store(copy, folder)
-        except StoreError:
-            return f"{folder / existing[0]} is not of a whole export"
-        rows = len(_rows(copy) - _rows(store))
-    return f"{folder} holds an export with {counted(rows, 'row')} that {store.path} does not have" if rows else None
-
-
-def _rows(store: "Store") -> set[Any]:
-    values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
-    return {*store.records(every_attempt=True), *values}

@@ -25,8 +25,9 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import progress_display, show_blocks, show_page, stderr, stdout
+from asymtrain.lab.cli.screen import show_blocks, show_page
 from asymtrain.lab.studies import load_study
+from asymtrain.lab.terminal import progress_display, stderr, stdout
 from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.

@@ -27,6 +27,7 @@ from asymtrain.lab.cli.options import (
     offered,
     offered_archs,
     one_or_more,
+    parse_number,
     parse_settings,
     typed_command,
 )
@@ -204,16 +205,10 @@ def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":
             name, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not value or name in fields:
                 raise UsageError(f"--candidate {text}: write fields once each, such as objective=softmax,alpha=0.3")
-            fields[name] = _number(text, value) if name == "alpha" else value
+            refusal = f"--candidate {text}: alpha is a number, such as alpha=0.3"
+            fields[name] = parse_number(refusal, value) if name == "alpha" else value
         given.append(fields)
     return as_candidates(given)
-
-
-def _number(text: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise UsageError(f"--candidate {text}: alpha is a number, such as alpha=0.3") from None
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

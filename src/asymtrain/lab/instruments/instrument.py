@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from asymtrain.errors import UsageError
-
 if TYPE_CHECKING:
     from asymtrain.lab.engine.states import State
     from asymtrain.lab.report.figure import Figure
@@ -119,7 +117,7 @@ class Page:
     page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
 
 
-class MeasuringStopped(Exception):
+class Interrupt(Exception):
     """Ctrl-C, with a line that says what is kept; `result` is what can be shown all the same."""
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -168,20 +166,3 @@ def differing_fields(settings: Any) -> list[str]:
             shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if part.type is float else value
             texts.append(f"{part.name}={shown}")
     return texts
-
-
-def comma_words(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def is_whole(text: str) -> bool:
-    """A whole number of so many digits as a number of anything has; Python refuses to read thousands of them."""
-    return text.isdecimal() and len(text) <= 18
-
-
-def comma_numbers(text: str, advice: str, least: int = 0) -> tuple[int, ...]:
-    """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
-    parts = comma_words(text)
-    if not parts or not all(is_whole(part) and int(part) >= least for part in parts):
-        raise UsageError(advice.format(repr(text)))
-    return tuple(dict.fromkeys(map(int, parts)))

@@ -98,17 +98,15 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
         names = [f"{name}: low", f"{name}: high"]
     elif any(isinstance(value, Mean) and value.deviation is not None for value in values):
         names = [name, f"{name}: deviation"]
-    rows = [_csv_texts(value, column, cell.digits, len(names)) for value, cell in zip(values, cells, strict=True)]
+    rows = [_csv_texts(value, column, len(names)) for value in values]
     if any(marks := [mark_text(cell, column) for cell in cells]):
         names.append(f"{column.heading}: mark")
         rows = [[*row, csv_cell(mark)] for row, mark in zip(rows, marks, strict=True)]
     return names, rows
 
 
-def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> list[str]:
+def _csv_texts(value: Value, column: Column, count: int) -> list[str]:
     """A value in so many texts, without plus and unit."""
-    if digits is not None:
-        column = dataclasses.replace(column, digits=digits)
     texts = []
     for part in dataclasses.astuple(value) if isinstance(value, Range | Mean) else (value,):
         is_number = isinstance(part, int | float)

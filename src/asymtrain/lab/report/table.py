@@ -72,7 +72,6 @@ class Cell:
     value: Value = None
     spec_ids: tuple[str, ...] = ()  # the runs behind it
     missing: bool = False  # does it wait for its runs?
-    digits: int | None = None  # in place of the column's, where rows differ in what they measure
     mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
     words: str = ""  # in place of the value, such as "exactly 0"
     about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
@@ -120,8 +119,6 @@ def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bo
         return missing
     if cell.words:
         return cell.words
-    if cell.digits is not None:
-        column = dataclasses.replace(column, digits=cell.digits)
     mark = mark_text(cell, column)
     return value_text(cell.value, column, compact=compact) + (mark if mark in ("", "*") else f" {mark}")
 

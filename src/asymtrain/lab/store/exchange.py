@@ -16,6 +16,7 @@ from itertools import chain
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError, how_to_install
@@ -25,7 +26,7 @@ from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.records import Record
 from asymtrain.lab.store.store import Store
-from asymtrain.lab.texts import csv_cell, csv_text
+from asymtrain.lab.texts import counted, csv_cell, csv_text
 
 Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
@@ -187,6 +188,26 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     except sqlite3.IntegrityError as error:
         raise StoreError(f"{given.folder} is damaged, nothing was imported: {error}") from error
     return Imported(added, present, differing, values)
+
+
+def lost_by_export(store: Store, folder: Path) -> str | None:
+    """What an export into the folder would destroy, if anything: another's files, or rows that the store lacks."""
+    names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
+    existing = [name for name in names if (folder / name).exists()]
+    if not existing:
+        return None
+    with TemporaryDirectory() as temporary, Store(Path(temporary) / "copy.sqlite") as copy:
+        try:
+            import_store(copy, folder)
+        except StoreError:
+            return f"{folder / existing[0]} is not of a whole export"
+        rows = len(_rows(copy) - _rows(store))
+    return f"{folder} holds an export with {counted(rows, 'row')} that {store.path} does not have" if rows else None
+
+
+def _rows(store: Store) -> set[Any]:
+    values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
+    return {*store.records(every_attempt=True), *values}
 
 
 def find_exports(folder: Path) -> list[Path]:

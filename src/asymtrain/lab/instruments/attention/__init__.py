@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import (
-    RUN_OPTIONS,
-    Bench,
-    Instrument,
-    MeasuringStopped,
-    Page,
-    comma_numbers,
-    comma_words,
-    counting,
-    is_whole,
-)
-from asymtrain.lab.texts import counted
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Interrupt, Page, counting
+from asymtrain.lab.texts import comma_numbers, comma_words, counted, is_whole
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
@@ -81,8 +71,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)
         kinds = {(spec.arch, spec.arch_options): spec for spec in specs}.values()
-        layers, *_ = [check_spec(spec, dataset, options.settings()) for spec in kinds]
-        settings = options.settings(layers)
+        settings = options.settings(check_spec(specs[0], dataset, options.settings()))
         for spec in kinds:
             check_spec(spec, dataset, settings)
         epochs = parse_epochs(options.at, min(spec.epochs for spec in specs))
@@ -99,7 +88,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
             if not wanted:
                 done = "nothing was to be trained, and nothing is kept"
-            raise MeasuringStopped(
+            raise Interrupt(
                 f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "
                 "its start."
             ) from None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, MeasuringStopped, Page, comma_numbers, comma_words
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page
+from asymtrain.lab.texts import comma_numbers, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.features.show import Followed
@@ -90,7 +91,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
                     bench.keep(spec, name, values, fresh=True)
         except KeyboardInterrupt:
             message = f"Stopped: {len(kept())} of {len(specs)} runs are in {bench.store}. "
-            raise MeasuringStopped(f"{message}The same command goes on from there.") from None
+            raise Interrupt(f"{message}The same command goes on from there.") from None
         done = kept()
         return {spec: done[spec] for spec in specs}
 

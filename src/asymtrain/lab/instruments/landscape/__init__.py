@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import (
-    Bench,
-    Instrument,
-    MeasuringStopped,
-    Page,
-    comma_numbers,
-    comma_words,
-    counting,
-)
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page, counting
+from asymtrain.lab.texts import comma_numbers, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
@@ -121,7 +114,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
             # Whole landscapes are shown and written, draws of an unfinished one are not.
             folder = bench.states_folder
             rest = f", and trained states stay in {folder}" if options.at and folder.exists() else ""
-            raise MeasuringStopped(
+            raise Interrupt(
                 f"Stopped: {len(measured)} of {len(groups)} landscapes are measured; of an unfinished one no draw is "
                 f"kept{rest}. The same command measures all of them again.",
                 measured or None,
