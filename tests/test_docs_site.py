@@ -123,7 +123,7 @@ def commands_of(text):
 
 @functools.cache
 def load_command(name):
-    return importlib.import_module("asymtrain.lab.cli.loading").load_command(name)
+    return importlib.import_module("asymtrain.lab.cli.app").load_command(name)
 
 
 def unknown_word(words):

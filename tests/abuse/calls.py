@@ -35,7 +35,7 @@ import asymtrain.lab
 from abuse.tally import Tally
 from asymtrain.__main__ import main
 from asymtrain.lab.cli import COMMANDS, EXITS, REFUSED
-from asymtrain.lab.cli.loading import load_command
+from asymtrain.lab.cli.app import load_command
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store, export_store
 from asymtrain.lab.texts import printable

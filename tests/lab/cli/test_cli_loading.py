@@ -13,7 +13,8 @@ from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import STATE, checkpoints_of
 from asymtrain.lab.cli import COMMANDS, PURPOSE
-from asymtrain.lab.cli.loading import load_command, loading
+from asymtrain.lab.cli.app import load_command
+from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.runs import Epoch, Run, RunSpec

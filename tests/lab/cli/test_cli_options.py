@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import options
+from asymtrain.lab.cli.app import load_command
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.loading import load_command
 from asymtrain.lab.cli.options import (
     DeviceOptions,
     RunOptions,

@@ -1,14 +1,45 @@
 """The program that `asymtrain` starts."""
 
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_group
 
 from asymtrain.lab.cli import COMMANDS, EXITS, PURPOSE
-from asymtrain.lab.cli.loading import HELP, LazyGroup, announced_interrupts
+from asymtrain.lab.cli.loading import HELP, CommandGroup, announced_interrupts, loading, single_command
 from asymtrain.lab.cli.screen import shown_warnings
 from asymtrain.lab.functions import only_typed
+from asymtrain.lab.studies import STUDIES, load_study
 from asymtrain.version import VERSION
+
+
+@cache
+def load_command(name: str) -> Any:
+    """The command `name`: the thing of that name in the file of that name, a function or a group of them.
+
+    A study has the commands of studies.py, or those of a file of its own.
+    """
+    with loading():
+        if name in STUDIES and not load_study(name).has_own_commands:
+            command = import_module("asymtrain.lab.cli.studies").study_group(name)
+        else:
+            command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
+    return get_group(command) if isinstance(command, typer.Typer) else single_command(name, command)
+
+
+class LazyGroup(CommandGroup):
+    """Knows its commands by name and help line; the one that is called is loaded."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A study needs no line beside its own in `STUDIES`."""
+        return super().get_command(ctx, cmd_name) or (load_command(cmd_name) if cmd_name in STUDIES else None)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else load_command(name), rest
+
 
 app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
 

@@ -1,6 +1,7 @@
-"""Commands that are loaded when they are called: help and version do not wait for torch.
+"""What every command's file begins with: imports that can be interrupted, plain help, groups of commands.
 
-A command's own file holds its options. What it works with is imported in its body, inside `loading`.
+A command's own file holds its options. What it works with is imported in its body, inside `loading`: help and version do
+not wait for torch.
 """
 
 import os
@@ -9,19 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
 from importlib.abc import MetaPathFinder
 from types import FrameType
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command, get_group
+from typer.main import get_command
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import COMMANDS, EXTRA, STOPPED
-from asymtrain.lab.studies import STUDIES, load_study
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -122,20 +120,6 @@ class _Program(typer.Typer):
         return super().command(name, **({"cls": _Command} | options))
 
 
-@cache
-def load_command(name: str) -> Any:
-    """The command `name`: the thing of that name in the file of that name, a function or a group of them.
-
-    A study has the commands of studies.py, or those of a file of its own.
-    """
-    with loading():
-        if name in STUDIES and not load_study(name).has_own_commands:
-            command = import_module("asymtrain.lab.cli.studies").study_group(name)
-        else:
-            command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
-    return get_group(command) if isinstance(command, typer.Typer) else single_command(name, command)
-
-
 def single_command(name: str, function: Callable[..., None]) -> Any:
     """A command that has none of its own."""
     alone = _Program(add_completion=False, context_settings=HELP)
@@ -153,15 +137,3 @@ def command_group(name: str, cls: type[CommandGroup] = CommandGroup, line: str =
             typer.echo(context.get_help())
 
     return group
-
-
-class LazyGroup(CommandGroup):
-    """Knows its commands by name and help line; the one that is called is loaded."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A study needs no line beside its own in `STUDIES`."""
-        return super().get_command(ctx, cmd_name) or (load_command(cmd_name) if cmd_name in STUDIES else None)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else load_command(name), rest
