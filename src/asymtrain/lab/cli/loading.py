@@ -1,7 +1,7 @@
 """What every command's file begins with: imports that can be interrupted, plain help, groups of commands.
 
-A command's own file holds its options. What it works with is imported in its body, inside `loading`: help and version do
-not wait for torch.
+A command's own file holds its options. What it works with is imported in its body, inside `loading`: help and version
+do not wait for torch.
 """
 
 import os
