@@ -214,6 +214,20 @@ def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: ty
             assert torch.equal(logits["2"], model[2](model[1](model[0](x))) @ branches.head("2").live.T)
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
+    """A tensor of its own does not tell that the output changes afterwards."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, "0", x, CLASSES, output=lambda output: output * 1)  # nn.ReLU(inplace=True) comes after it
+    with mode():
+        for _ in range(3):
+            model(x)
+            expected = {"0": model[0](x) @ branches.head("0").live.T}
+            assert torch.allclose(branches.loss(targets()), branches.loss(targets(), logits=expected))
+            model(x)
+            assert torch.allclose(branches.logits()["0"], expected["0"])
+
+
 def test_a_feature_held_and_then_changed_is_refused() -> None:
     model, x = mlp().eval(), rows()
     branches = attach(model, "2", x, CLASSES)

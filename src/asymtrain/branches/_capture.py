@@ -21,6 +21,7 @@ What torch.compile asks of this file: hooks only write attributes and read none 
 import contextlib
 import inspect
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -34,7 +35,7 @@ from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._nested import first_tensor, select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 
 Model = TypeVar("Model", bound=nn.Module)
 _DISTRIBUTED = torch.distributed.is_available()
@@ -50,6 +51,8 @@ class Forward:
             "none"  # taken: WithBranches has handed its logits out
         )
         self.with_grad = False
+        self.compiled = False
+        self.traced = False  # by torch.jit.trace
         self.asked = False  # whether anyone has asked what it gave, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
@@ -161,10 +164,14 @@ class PlaceHook(_Hook):
                 self.caught = Caught(torch.is_grad_enabled(), rows=rows)
             return
         grad = torch.is_grad_enabled()
-        if grad and (
-            self.pooled is None
-            or forward.mask is not None
-            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        # A trace is made several times, and is to be the same each time.
+        if forward.traced or (
+            grad
+            and (
+                self.pooled is None
+                or forward.mask is not None
+                or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            )
         ):
             rows = self._read(output)  # also where nobody listens: a recomputation saves what the forward saved
             if forward.state == "running":
@@ -174,7 +181,9 @@ class PlaceHook(_Hook):
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        version, lasting = _version(self._feature(output)), self.lasting.get(mode)
+        # What a function makes may be a tensor of its own, which does not tell of changes of the output.
+        version = None if callable(self.selector) else _version(self._feature(output))
+        lasting = self.lasting.get(mode)
         held = Caught(mode[0], output, None, version)
         if version is not None and lasting:
             self.caught = held
@@ -277,6 +286,8 @@ class OpenHook(_Hook):
         forward.forget()
         forward.state = "running"
         forward.with_grad = torch.is_grad_enabled()
+        forward.compiled = compiling
+        forward.traced = not compiling and torch._C._get_tracing_state() is not None
         forward.asked = False
         if self.mask is not None:
             args, kwargs = call
@@ -369,8 +380,11 @@ class Capture:
             )
         if training:
             forward.asked = True
-            if forward.dropped is not None and not torch.compiler.is_compiling():
-                forward.dropped.later, forward.dropped = True, None
+            if not torch.compiler.is_compiling():
+                if not found and forward.compiled:
+                    warnings.warn(_NOTHING_TRAINED, UsageWarning, stacklevel=5)
+                if forward.dropped is not None:
+                    forward.dropped.later, forward.dropped = True, None
         return found
 
     def check_has_gradients(self) -> None:
@@ -525,6 +539,10 @@ _NOTHING_TAKEN = (
 _SKIPPED = (
     "pass allow_skipped=True to attach if the model skips them; if their modules were replaced after attach, strip, "
     "and attach to the model as it is now; under torch.compile, call torch.compiler.reset() once after attach"
+)
+_NOTHING_TRAINED = (
+    "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
+    "them, call torch.compiler.reset() once after attach"
 )
 _WITHOUT_GRADIENTS = (
     "ran without gradients inside a forward with gradients: use checkpoint(..., use_reentrant=False), or take this "
