@@ -24,6 +24,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -132,6 +133,7 @@ class Caught(NamedTuple):
     rows: Tensor | str | None = None  # (B, D), or what was wrong with the output
     version: int | None = None  # of the feature in the output, or of the rows; another one later: changed in place
     nodes: tuple[Node, ...] = ()  # the nodes of autograd that made an output which was read at once
+    feature: Tensor | None = None  # in the output, which the model may give other parts afterwards
 
 
 class PlaceHook(_Hook):
@@ -148,6 +150,7 @@ class PlaceHook(_Hook):
         super().__init__(forward)
         self.name = name  # of the set of branches
         self.reader, self.selector = reader, reader.output
+        self.feature_reader = replace(reader, output=None)  # of what the selector gave
         self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
         self.caught: Caught | None = None
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
@@ -181,10 +184,9 @@ class PlaceHook(_Hook):
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        # What a function makes may be a tensor of its own, which does not tell of changes of the output.
-        version = None if callable(self.selector) else _version(self._feature(output))
-        lasting = self.lasting.get(mode)
-        held = Caught(mode[0], output, None, version)
+        feature, lasting = self._feature(output), self.lasting.get(mode)
+        version = _version(feature)
+        held = Caught(mode[0], output, None, version, feature=feature)
         if version is not None and lasting:
             self.caught = held
             return
@@ -205,7 +207,7 @@ class PlaceHook(_Hook):
         """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
         if self.trial is not None:
             (mode, held), self.trial = self.trial, None
-            self.lasting[mode] = _version(self._feature(held.output)) == held.version
+            self.lasting[mode] = _version(held.feature) == held.version
             if self.lasting[mode]:
                 self.caught = held
 
@@ -214,13 +216,14 @@ class PlaceHook(_Hook):
         caught = self.caught
         return () if caught is None else caught.nodes if caught.output is None else _nodes(caught.output)
 
-    def _read(self, output: object) -> Tensor | str:
+    def _read(self, output: object, reader: Reader | None = None) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
         masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
-        if not self.reader.detach:
-            return self.reader.read(output, *masks)
+        reader = self.reader if reader is None else reader
+        if not reader.detach:
+            return reader.read(output, *masks)
         with torch.no_grad():
-            rows = self.reader.read(output, *masks)
+            rows = reader.read(output, *masks)
         return rows if isinstance(rows, str) else rows.detach()
 
     def rows(self) -> Tensor | str | None:
@@ -230,7 +233,7 @@ class PlaceHook(_Hook):
             return None
         if torch.compiler.is_compiling():
             return caught.rows if caught.output is None else _HELD  # of which nobody can tell here whether it changed
-        feature = caught.rows if caught.output is None else self._feature(caught.output)
+        feature = caught.rows if caught.output is None else caught.feature
         if isinstance(feature, Tensor) and caught.version is not None and feature._version != caught.version:
             return _CHANGED
         if caught.output is None:
@@ -238,9 +241,10 @@ class PlaceHook(_Hook):
                 return caught.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
             return caught.rows
         if caught.with_grad and not torch.is_grad_enabled():
-            return self._read(caught.output)  # the loss, which needs the graph, may still be asked for
+            # Not kept: the loss, which needs the graph, may still be asked for.
+            return self._read(caught.feature, self.feature_reader)
         with torch.set_grad_enabled(caught.with_grad):
-            rows = self._read(caught.output)
+            rows = self._read(caught.feature, self.feature_reader)
         self.caught = Caught(caught.with_grad, None, rows, _version(rows))
         return rows
 
@@ -249,7 +253,7 @@ class PlaceHook(_Hook):
         caught = self.caught
         if caught is None or caught.output is None or not caught.with_grad or self.pooled is None:
             return self.rows()
-        feature = self._feature(caught.output)
+        feature = caught.feature
         if (
             feature is None
             or feature.ndim != len(self.reader.layout or "")
