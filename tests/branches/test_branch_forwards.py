@@ -230,9 +230,9 @@ def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place
 class Writing(nn.Module):
     """Writes what it makes into the dictionary that it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: int, made: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(7, 7)
+        self.layer = nn.Linear(taken, made)
 
     def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         given["x"] = self.layer(given["x"]).tanh()
@@ -242,7 +242,7 @@ class Writing(nn.Module):
 class WritingSteps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.steps = nn.ModuleList(Writing() for _ in range(3))
+        self.steps = nn.ModuleList([Writing(7, 6), Writing(6, 6), Writing(6, 8)])
 
     def forward(self, x: Tensor) -> Tensor:
         given = {"x": x}
