@@ -22,7 +22,7 @@ from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.branches._capture import Capture
 from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Reader
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -325,7 +325,8 @@ def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Calla
     assert_same_gradients(model, twin)
 
 
-def test_a_place_that_compiled_code_passes_by_is_refused() -> None:
+@pytest.mark.parametrize("allow_skipped", [False, True])
+def test_a_place_that_compiled_code_passes_by_is_told(allow_skipped: bool) -> None:
     """A `forward` of its own keeps torch from telling an instance with branches from one without."""
     plain, model, x = Cnn(), Cnn(), images()
 
@@ -335,11 +336,15 @@ def test_a_place_that_compiled_code_passes_by_is_refused() -> None:
     for one in (plain, model):
         one.convs[0].forward = types.MethodType(forward, one.convs[0])
     torch.compile(plain, backend="eager")(x)
-    branches = attach(model, "convs.0", x, CLASSES)
+    branches = attach(model, "convs.0", x, CLASSES, allow_skipped=allow_skipped)
     net = torch.compile(model, backend="eager")
     net(x)
-    with pytest.raises(UsageError, match=r"1 of 1 places did not run .* call torch.compiler.reset\(\) once"):
-        branches.loss(targets())
+    if allow_skipped:
+        with pytest.warns(UsageWarning, match=r"so its auxiliary loss is 0: .* call torch.compiler.reset\(\) once"):
+            assert branches.loss(targets()) == 0
+    else:
+        with pytest.raises(UsageError, match=r"1 of 1 places did not run .* call torch.compiler.reset\(\) once"):
+            branches.loss(targets())
     torch.compiler.reset()
     net(x)
     assert branches.loss(targets()) > 0

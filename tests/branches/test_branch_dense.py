@@ -441,6 +441,14 @@ def test_a_mask_of_samples(language: tuple[nn.Module, Tensor]) -> None:
     assert torch.allclose(branches.loss(y, mask=kept), branches.loss(y[kept], logits=logits))
 
 
+@pytest.mark.parametrize("resize", [None, "targets"])
+def test_ones_own_objective_of_positions_needs_targets_with_positions(
+    unet: tuple[nn.Module, Tensor], resize: str | None
+) -> None:
+    with pytest.raises(UsageError, match=r"targets must have shape \(2, 8, 6\) .* got \(2,\)$"):
+        at_pixels(unet, objective=lambda logits, y: logits.mean(), resize=resize).loss(torch.tensor([0, 1]))
+
+
 def test_ones_own_objective_sees_the_usual_shapes(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
     branches = attach(model, ["down", "middle"], x, C, pool="none", objective=F.cross_entropy, resize="targets")

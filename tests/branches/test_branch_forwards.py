@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from asymtrain.branches import attach
 from asymtrain.branches._capture import Capture
 from asymtrain.branches._masks import mask_of
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.errors import UsageError
 
 
@@ -212,6 +212,60 @@ def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: ty
             logits = branches.logits()
             assert torch.equal(logits["0"], model[0](x) @ branches.head("0").live.T)
             assert torch.equal(logits["2"], model[2](model[1](model[0](x))) @ branches.head("2").live.T)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, "0", x, CLASSES, output=lambda output: output * 1)  # nn.ReLU(inplace=True) comes after it
+    with mode():
+        for _ in range(3):
+            model(x)
+            expected = {"0": model[0](x) @ branches.head("0").live.T}
+            assert torch.allclose(branches.loss(targets()), branches.loss(targets(), logits=expected))
+            model(x)
+            assert torch.allclose(branches.logits()["0"], expected["0"])
+
+
+class Writing(nn.Module):
+    """Writes what it makes into the dictionary that it was given."""
+
+    def __init__(self, taken: int, made: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(taken, made)
+
+    def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        given["x"] = self.layer(given["x"]).tanh()
+        return given
+
+
+class WritingSteps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList([Writing(7, 6), Writing(6, 6), Writing(6, 8)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = {"x": x}
+        for each in self.steps:
+            given = each(given)
+        return given["x"]
+
+
+@pytest.mark.parametrize("pool", ["mean", lambda rows: rows * 2])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], pool: Pool) -> None:
+    model, x = WritingSteps(), rows()
+    branches = attach(model, "steps.*", x, CLASSES, output="x", pool=pool)
+    with mode():
+        for _ in range(3):
+            given, expected = {"x": x}, {}
+            for each, name in zip(model.steps, branches.places, strict=True):
+                given = each(given)
+                expected[name] = given["x"] @ branches.head(name).live.T * (1 if pool == "mean" else 2)
+            model(x)
+            assert torch.allclose(branches.loss(targets()), branches.loss(targets(), logits=expected))
+            model(x)
+            assert all(torch.allclose(values, expected[name]) for name, values in branches.logits().items())
 
 
 def test_a_feature_held_and_then_changed_is_refused() -> None:

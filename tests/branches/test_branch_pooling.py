@@ -222,7 +222,7 @@ def test_a_place_without_a_tensor_is_refused(kind: str) -> None:
         ("tuple", 2, "at output=2 .*a tuple with the parts 0, 1"),
         ("tuple", -3, "at output=-3 "),
         ("tuple", "wide", "a tuple with the parts 0, 1"),
-        ("none", "wide", r"output='wide' \(its output is a NoneType\)"),
+        ("none", "wide", r"output='wide' \(its output is a NoneType\): leave output= out there"),
     ],
 )
 def test_an_unknown_part_of_an_output_is_explained(kind: str, output: object, message: str) -> None:

@@ -160,6 +160,36 @@ def test_checkpoints_are_the_model_s_and_resume_with_the_branches(tmp_path):
     assert_same_bits(resumed, whole)
 
 
+def test_a_training_that_was_interrupted_can_begin_again(tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 4, "max_steps": 5}
+    model = seeded(Labelled)
+    trainer_of(model, branches_on(model), tmp_path, options=saving).train()
+
+    class Fail(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise InterruptedError
+
+    model = seeded(Labelled)
+    branches, fail = branches_on(model), Fail()
+    weight = branches.head("blocks.0").live
+    trainer = trainer_of(model, branches, tmp_path, options=saving)
+    trainer.add_callback(fail)
+    with pytest.raises(InterruptedError):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    trainer.remove_callback(fail)
+    steps = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+            if not branches.stripped:
+                steps.append([int(optimizer.state[value]["step"]) for value in (weight, next(model.parameters()))])
+
+    trainer.add_callback(Look())
+    trainer.train()
+    assert all(own == models for own, models in steps)
+    assert steps
+
+
 def test_the_optimizer_in_a_checkpoint_is_that_of_training_without_branches(tmp_path):
     """So a checkpoint goes on without branches, and one of training without them goes on with new ones."""
     saving = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8}

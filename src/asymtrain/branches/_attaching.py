@@ -365,7 +365,7 @@ def _read_place(
     reader = replace(wanted, layout=layout)
     with torch.no_grad():
         try:
-            rows = reader.read(seen.output)
+            rows = replace(reader, output=None).read(seen.feature)
         except Exception as error:
             raise UsageError(
                 f"place {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
@@ -391,10 +391,11 @@ def _did_not_run(name: str, place: nn.Module) -> UsageError:
 def _no_feature(name: str, output: object, selector: Selector | None) -> UsageError:
     where = f" at output={selector!r}" if isinstance(selector, int | str) else ""
     parts = ", ".join(map(str, named_parts(output)))
+    remedy = "choose another module, or pick a part of its output with output="
     return UsageError(
         f"place {name!r} gives no floating-point tensor{where} (its output is a {type(output).__name__}"
         + (f" with the parts {parts}" if parts else "")
-        + "): choose another module, or pick a part of its output with output="
+        + f"): {'leave output= out there' if where and not parts else remedy}"
     )
 
 

@@ -21,8 +21,10 @@ What torch.compile asks of this file: hooks only write attributes and read none 
 import contextlib
 import inspect
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -34,7 +36,7 @@ from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._nested import first_tensor, select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 
 Model = TypeVar("Model", bound=nn.Module)
 _DISTRIBUTED = torch.distributed.is_available()
@@ -50,6 +52,8 @@ class Forward:
             "none"  # taken: WithBranches has handed its logits out
         )
         self.with_grad = False
+        self.compiled = False
+        self.traced = False  # by torch.jit.trace
         self.asked = False  # whether anyone has asked what it gave, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
@@ -129,6 +133,7 @@ class Caught(NamedTuple):
     rows: Tensor | str | None = None  # (B, D), or what was wrong with the output
     version: int | None = None  # of the feature in the output, or of the rows; another one later: changed in place
     nodes: tuple[Node, ...] = ()  # the nodes of autograd that made an output which was read at once
+    feature: Tensor | None = None  # in the output, which the model may give other parts afterwards
 
 
 class PlaceHook(_Hook):
@@ -145,6 +150,7 @@ class PlaceHook(_Hook):
         super().__init__(forward)
         self.name = name  # of the set of branches
         self.reader, self.selector = reader, reader.output
+        self.feature_reader = replace(reader, output=None)  # of what the selector gave
         self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
         self.caught: Caught | None = None
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
@@ -161,10 +167,14 @@ class PlaceHook(_Hook):
                 self.caught = Caught(torch.is_grad_enabled(), rows=rows)
             return
         grad = torch.is_grad_enabled()
-        if grad and (
-            self.pooled is None
-            or forward.mask is not None
-            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        # A trace is made several times, and is to be the same each time.
+        if forward.traced or (
+            grad
+            and (
+                self.pooled is None
+                or forward.mask is not None
+                or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            )
         ):
             rows = self._read(output)  # also where nobody listens: a recomputation saves what the forward saved
             if forward.state == "running":
@@ -174,8 +184,9 @@ class PlaceHook(_Hook):
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        version, lasting = _version(self._feature(output)), self.lasting.get(mode)
-        held = Caught(mode[0], output, None, version)
+        feature, lasting = self._feature(output), self.lasting.get(mode)
+        version = _version(feature)
+        held = Caught(mode[0], output, None, version, feature=feature)
         if version is not None and lasting:
             self.caught = held
             return
@@ -196,7 +207,7 @@ class PlaceHook(_Hook):
         """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
         if self.trial is not None:
             (mode, held), self.trial = self.trial, None
-            self.lasting[mode] = _version(self._feature(held.output)) == held.version
+            self.lasting[mode] = _version(held.feature) == held.version
             if self.lasting[mode]:
                 self.caught = held
 
@@ -205,13 +216,14 @@ class PlaceHook(_Hook):
         caught = self.caught
         return () if caught is None else caught.nodes if caught.output is None else _nodes(caught.output)
 
-    def _read(self, output: object) -> Tensor | str:
+    def _read(self, output: object, reader: Reader | None = None) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
         masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
-        if not self.reader.detach:
-            return self.reader.read(output, *masks)
+        reader = self.reader if reader is None else reader
+        if not reader.detach:
+            return reader.read(output, *masks)
         with torch.no_grad():
-            rows = self.reader.read(output, *masks)
+            rows = reader.read(output, *masks)
         return rows if isinstance(rows, str) else rows.detach()
 
     def rows(self) -> Tensor | str | None:
@@ -221,7 +233,7 @@ class PlaceHook(_Hook):
             return None
         if torch.compiler.is_compiling():
             return caught.rows if caught.output is None else _HELD  # of which nobody can tell here whether it changed
-        feature = caught.rows if caught.output is None else self._feature(caught.output)
+        feature = caught.rows if caught.output is None else caught.feature
         if isinstance(feature, Tensor) and caught.version is not None and feature._version != caught.version:
             return _CHANGED
         if caught.output is None:
@@ -229,9 +241,10 @@ class PlaceHook(_Hook):
                 return caught.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
             return caught.rows
         if caught.with_grad and not torch.is_grad_enabled():
-            return self._read(caught.output)  # the loss, which needs the graph, may still be asked for
+            # Not kept: the loss, which needs the graph, may still be asked for.
+            return self._read(caught.feature, self.feature_reader)
         with torch.set_grad_enabled(caught.with_grad):
-            rows = self._read(caught.output)
+            rows = self._read(caught.feature, self.feature_reader)
         self.caught = Caught(caught.with_grad, None, rows, _version(rows))
         return rows
 
@@ -240,7 +253,7 @@ class PlaceHook(_Hook):
         caught = self.caught
         if caught is None or caught.output is None or not caught.with_grad or self.pooled is None:
             return self.rows()
-        feature = self._feature(caught.output)
+        feature = caught.feature
         if (
             feature is None
             or feature.ndim != len(self.reader.layout or "")
@@ -277,6 +290,8 @@ class OpenHook(_Hook):
         forward.forget()
         forward.state = "running"
         forward.with_grad = torch.is_grad_enabled()
+        forward.compiled = compiling
+        forward.traced = not compiling and torch._C._get_tracing_state() is not None
         forward.asked = False
         if self.mask is not None:
             args, kwargs = call
@@ -369,8 +384,11 @@ class Capture:
             )
         if training:
             forward.asked = True
-            if forward.dropped is not None and not torch.compiler.is_compiling():
-                forward.dropped.later, forward.dropped = True, None
+            if not torch.compiler.is_compiling():
+                if not found and forward.compiled:
+                    warnings.warn(_NOTHING_TRAINED, UsageWarning, stacklevel=5)
+                if forward.dropped is not None:
+                    forward.dropped.later, forward.dropped = True, None
         return found
 
     def check_has_gradients(self) -> None:
@@ -525,6 +543,10 @@ _NOTHING_TAKEN = (
 _SKIPPED = (
     "pass allow_skipped=True to attach if the model skips them; if their modules were replaced after attach, strip, "
     "and attach to the model as it is now; under torch.compile, call torch.compiler.reset() once after attach"
+)
+_NOTHING_TRAINED = (
+    "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
+    "them, call torch.compiler.reset() once after attach"
 )
 _WITHOUT_GRADIENTS = (
     "ran without gradients inside a forward with gradients: use checkpoint(..., use_reentrant=False), or take this "

@@ -181,7 +181,7 @@ def _fitting(place: str, logits: Tensor, count: int, targets: Tensor, settings: 
     shape, by_class = tuple(targets.shape), targets.ndim == 2 + count
     quantities = settings.quantities and not getattr(settings.objective, "shares", True)
     by_name = isinstance(settings.objective, Objective)
-    wrong = by_name and len(shape) not in (1 + count, 2 + count)
+    wrong = len(shape) not in (1 + count, 2 + count) if by_name else 0 < count >= len(shape)
     remedy = "for one a position attach with pool='none' to a place that has positions" if not count else ""
     if by_class and count < 2 and not targets.is_floating_point():
         # Of several positions, or maps of a place that gives tokens

@@ -159,11 +159,12 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimizer, own or given, with the branches' parameters."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        if self.branches.stripped or (self._part is not None and self._part.optimizer is optimizer):
+        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's wrapper, from a training that was interrupted
+        if self.branches.stripped or (self._part is not None and self._part.optimizer is inner):
             return optimizer
         if self.branch_options:
-            add_group(optimizer, self.branches, self.branch_options)
-        self._part = self._join(optimizer)
+            add_group(inner, self.branches, self.branch_options)
+        self._part = self._join(inner)
         return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
