@@ -180,6 +180,19 @@ def test_files_that_are_no_npz(folder):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["x", "y"])
+def test_an_entry_that_is_no_array_is_refused(key):
+    write(x=BYTES, y=LABELS)
+    with zipfile.ZipFile("data.npz") as file:
+        contents = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile("data.npz", "w") as file:
+        for name, content in {**contents, f"{key}.npy": b"not an array"}.items():
+            file.writestr(name, content)
+    with pytest.raises(UsageError, match=rf"cannot be read \(ValueError: {key} is no array\)"):
+        load("npz:data.npz")
+    assert class_count("npz:data.npz") == (None if key == "y" else LABELS.max() + 1)
+
+
 def test_a_file_that_unpacks_to_more_than_the_memory_is_not_unpacked(monkeypatch):
     name = write(x=BYTES, y=LABELS)
     monkeypatch.setattr(own, "memory", lambda: BYTES.nbytes)

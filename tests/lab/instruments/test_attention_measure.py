@@ -249,6 +249,7 @@ def test_the_key_names_what_is_not_the_default():
     assert AttentionSettings().key == "attention"
     chosen = AttentionSettings(query="mean", sample=20, layers=("a", "b"))
     assert chosen.key == "attention:sample=20:query=mean:layers=a+b"
+    assert AttentionSettings(threshold=3.0).key == "attention:threshold=3.0"  # as stored names have it
     assert AttentionSettings(sample=5).indices(40) == AttentionSettings(sample=9).indices(40)[:5]
 
 

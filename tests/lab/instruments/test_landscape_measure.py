@@ -212,6 +212,7 @@ def test_the_key_names_what_differs():
     assert LandscapeSettings().key == "landscape"
     changed = LandscapeSettings(grid=21, step=1e-3, loss="total", directions=("filter", "filter"))
     assert changed.key == "landscape grid=21 step=0.001 loss=total directions=filter"
+    assert LandscapeSettings(norm_step=1.0).key == "landscape norm_step=1"  # as stored names have it
 
 
 def test_trained_states_of_every_redundancy_share_their_surfaces():

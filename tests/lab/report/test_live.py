@@ -1,14 +1,16 @@
 """Figures as values for the script of a page, and what of the plotting library a page carries."""
 
+import dataclasses
 import json
 import re
+from importlib.resources import files
 
 import numpy as np
 import pytest
 from test_drawing import PANELS, X, figure, images
 
 from asymtrain.lab.report.drawing import draw
-from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
+from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines, Surface
 from asymtrain.lab.report.live import by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
@@ -31,6 +33,12 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
     assert (shown["seeds"], shown["seed_names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
     assert shown["paint"] == "var(--plain, #0072b2)"  # as in the SVG
     assert "seeds_on_demand" not in shown
+
+
+def test_names_with_an_underscore_in_the_script_are_fields_of_figures():
+    script = files("asymtrain.lab.report").joinpath("templates/live.js").read_text()
+    known = {field.name for kind in (Line, Lines, Bar, Bars, Surface, Image) for field in dataclasses.fields(kind)}
+    assert set(re.findall(r"\b[a-z]\w*_\w+", script)) <= known  # those of the drawing library have none
 
 
 def test_a_line_without_points_is_one_of_no_values():

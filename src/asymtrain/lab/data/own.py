@@ -148,7 +148,11 @@ def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
                 raise UsageError(
                     f"{path} unpacks to {needed:,} bytes, more than this machine's memory: write less of it"
                 )
-            return {key: content[key] for key in keys}
+            arrays = {key: content[key] for key in keys}
+            for key, value in arrays.items():
+                if not isinstance(value, np.ndarray):  # numpy gives what is no array of its own as bytes
+                    raise ValueError(f"{key} is no array")
+            return arrays
     except UsageError:
         raise
     except Exception as error:  # zip, zlib and numpy each fail in their own way

@@ -158,11 +158,14 @@ def counting(say: Say, words: str) -> Callable[[int, int], None]:
     return tell
 
 
-def differing_fields(settings: Any) -> list[str]:
-    """NAME=VALUE of each field of a dataclass that is not the default, for the name of a measurement in a store."""
+def differing_fields(settings: Any, number: str = "") -> list[str]:
+    """NAME=VALUE of each field of a dataclass that is not the default, for the name of a measurement in a store.
+
+    `number` is the format of floats. What was stored keeps its name: an instrument's never changes.
+    """
     texts = []
     for part in dataclasses.fields(settings):
         if (value := getattr(settings, part.name)) != part.default:
-            shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if part.type is float else value
+            shown = "+".join(value) if isinstance(value, tuple) else format(value, number if part.type is float else "")
             texts.append(f"{part.name}={shown}")
     return texts

@@ -91,7 +91,7 @@ class LandscapeSettings:
     @property
     def key(self) -> str:
         """A short name of these settings: "landscape" and what differs from the defaults."""
-        return " ".join(["landscape", *differing_fields(self)])
+        return " ".join(["landscape", *differing_fields(self, "g")])
 
     def views(self) -> list[View]:
         """Each kind of direction with each of its scalings."""

@@ -113,7 +113,7 @@
         logBase: values.length && Math.max(...values) / Math.min(...values) < 100 ? 2 : 10,
         min: panel.log ? Math.min(...values) / 1.3 : panel.from_zero ? 0 : undefined,
         max: panel.log ? Math.max(...values) * 1.3 : undefined, splitNumber: 4,
-        axisLabel: { ...axis(colours).axisLabel, showMinLabel: !panel.log, showMax_label: !panel.log } }),
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: !panel.log, showMaxLabel: !panel.log } }),
       tooltip: { ...common(colours).tooltip, trigger: panel.lines.some((line) => line.alone) ? "item" : "axis",
         formatter: (given) => {
           const all = (Array.isArray(given) ? given : [given]).filter((one) => there(one.value?.[1]));
@@ -172,7 +172,7 @@
     return { ...common(colours),
       xAxis: axis(colours, { type: "value", name: panel.x_label, nameGap: 26, min: left, max: right, splitNumber: 4,
         position: panel.bars.length > 12 ? "top" : "bottom", // in sight where the figure is taller than a screen
-        axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMax_label: false } }),
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
         axisLabel: { color: colours.ink, fontSize: 11, interval: 0, ...broken } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
