@@ -125,7 +125,7 @@ def search(
     return result
 
 
-def _numbers(name: str, values: Iterable[float]) -> tuple[float, ...]:
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
     try:
         if not isinstance(values, str):
             return tuple(float(value) for value in values)
