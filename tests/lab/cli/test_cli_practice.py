@@ -42,7 +42,9 @@ def test_blocks_are_listed_with_what_is_stored(cli):
 
 
 def test_nothing_is_shown_of_a_store_that_is_not_there(refused):
-    assert "there is no store at nope.sqlite: name yours" in refused("practice", "show", "--store", "nope.sqlite")
+    refusal = refused("practice", "show", "--store", "nope.sqlite")
+    assert "there is no store at nope.sqlite: name yours" in refusal
+    assert "`asymtrain store import nope.sqlite results/practice-*`" in refusal
     assert not Path("asymtrain-practice").exists()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asymtrain import UsageError
-from asymtrain.lab.cli.tune import Effort, parse_candidates
+from asymtrain.lab.cli.tune import Effort, parse_candidates, way_to_confirm
 from asymtrain.lab.data.own import load_arrays
 from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
@@ -78,6 +78,11 @@ def test_the_short_form_and_probe_is_the_same(cli, tmp_path):
     shown = json.loads(again.out)
     assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
     assert (shown["question"]["short"], shown["comparison"]) == (True, None)
+
+
+def test_advice_after_the_short_form_names_options_that_the_command_has():
+    assert "give asymtrain tune the same options, without --short, for that" in way_to_confirm("tune")
+    assert "give asymtrain tune the same options for that" in way_to_confirm("probe")
 
 
 def test_it_can_be_watched(cli):

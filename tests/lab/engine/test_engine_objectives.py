@@ -47,7 +47,7 @@ def test_a_third_objective_trains_in_a_stack_as_in_the_reference(hinge, dataset)
 def test_no_objective_gets_the_loss_of_another(trainer, hinge, dataset):
     specs = [dataclasses.replace(hinge, objective=name) for name in choices("objective")]
     losses = {trained(spec, dataset, trainer)[0].history[0].auxiliary_loss for spec in specs}
-    assert len(losses) == len(specs) == 5
+    assert len(losses) == len(specs) > 4
 
 
 def test_the_initial_bias_is_that_of_the_objective(hinge, dataset):
@@ -57,7 +57,7 @@ def test_the_initial_bias_is_that_of_the_objective(hinge, dataset):
 
 
 def test_an_objective_that_is_not_registered_is_refused(dataset):
-    with pytest.raises(UsageError, match="objective must be one of 'sigmoid', 'softmax', 'mse', 'huber', got 'hinge'"):
+    with pytest.raises(UsageError, match=r"objective must be one of 'sigmoid', 'softmax', .*, got 'hinge'"):
         spec_of(objective="hinge")
     smuggled = spec_of()
     object.__setattr__(smuggled, "objective", "hinge")  # such as from a registry that has lost it since

@@ -99,7 +99,7 @@ def search(
     given = common.given_fields("search", {"epochs": final_epochs}, fields, own)
     numbers = common.parse_seeds(seeds, SEARCH_SEEDS[0])
     grids = {"learning_rates": learning_rates, "weight_decays": weight_decays, "alphas": alphas}
-    tried: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in grids.items()}
+    tried: dict[str, Any] = {name: None if values is None else _numbers(name, values) for name, values in grids.items()}
     with common.naming_arguments(search), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
         base, opening = common.named_spec(build, data, recipe, given, build_options, data_options, root, scope)
@@ -123,6 +123,15 @@ def search(
         command = common.call_text("search", base, chosen, own, build_options=build_options, data_options=data_options)
         write_search(folder, [result], {"Command": command, **search_facts([result], record)})
     return result
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    try:
+        if not isinstance(values, str):
+            return tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        pass
+    raise UsageError(f"{name} must be a list of numbers, such as [0.001, 0.01], got {values!r}")
 
 
 def plan_searches(

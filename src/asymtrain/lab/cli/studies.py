@@ -5,6 +5,7 @@ A study with commands of its own (`Study.has_own_commands`) makes them of the sa
 """
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +217,8 @@ def study_group(name: str) -> typer.Typer:
         if not store_exists(output.store_path):
             ways = f"make one with `asymtrain {name} next`"
             if study.in_results:
-                ways = f"make one with `asymtrain store import STORE results/{study.in_results}`"
+                typed = shlex.quote(str(output.store_path))
+                ways = f"make one with `asymtrain store import {typed} results/{study.in_results}`"
             raise UsageError(f"there is no store at {output.store_path}: name yours with --store, or {ways}")
         named = [path for paths in vars(files).values() for path in paths or ()]
         show_study(context, study, output.scope, read_store(output.store_path), output, named)

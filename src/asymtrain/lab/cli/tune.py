@@ -185,11 +185,17 @@ def find(
     files = {**write_tuned(output.out, result), "store": store}
     show(result, files, json=output.json)
     if result.race.ruling.because == "not confirmed":
-        stderr().print("Nothing is confirmed: give asymtrain tune the same options, without --short, for that.")
+        stderr().print(way_to_confirm(context.info_name))
     if interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
     if interrupted or result.race.failure:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+
+
+def way_to_confirm(command: str | None) -> str:
+    """What to do after the short form; `probe` has no --short to be left out."""
+    without = "" if command == "probe" else ", without --short,"
+    return f"Nothing is confirmed: give asymtrain tune the same options{without} for that."
 
 
 def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":

@@ -18,8 +18,10 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
+from asymtrain.branches import module_heads
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.parameters import FlatParameters
@@ -107,11 +109,13 @@ class StackLoss:
     network: Network
     branches: bool  # False where every run is Plain
     kinds: tuple[Kind, ...]
+    head: str = "linear"  # of all its branches
+    modules: tuple[nn.Module, ...] = ()  # a branch of each point for its form alone, where `_PRODUCTS` has no other
 
     @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this loss depends on, beside the backbone."""
-        return (self.network.classes, self.branches, *self.kinds)
+        return (self.network.classes, self.branches, self.head, *self.kinds)
 
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
         """Losses of R runs; `alpha` is (R,), 0 for Plain."""
@@ -182,7 +186,9 @@ class StackLoss:
             own[".bias"] = own[".bias"] * _beside(biased, own[".bias"])
         if frozen is not False:
             own = {key: _held(value, frozen) for key, value in own.items()}
-        return linear_products(own, features) if "" in own else mlp_products(own, features)
+        if self.head in _PRODUCTS:
+            return _PRODUCTS[self.head](own, features)
+        return module_products(self.modules[k], own, features), None
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
         """Do all runs have this setting, or none; or which do, (R,)."""
@@ -234,13 +240,40 @@ def mlp_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tenso
     return torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"]), weights[".2.bias"]
 
 
+def module_products(head: nn.Module, weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """Logits (R, B, N, C) of branches of any other form: the module, called with weights (R, N, ...)."""
+
+    def of_branch(weights: dict[str, Tensor], features: Tensor) -> Tensor:
+        logits: Tensor = functional_call(head, weights, (features,))
+        return logits
+
+    own = {name.removeprefix("."): value for name, value in weights.items()}
+    features = features.to(next((value.dtype for value in own.values()), features.dtype))
+    of_run = vmap(of_branch, in_dims=(0, None), out_dims=1, randomness="different")
+    logits: Tensor = vmap(of_run, randomness="different")(own, features)
+    return logits
+
+
+# The heads whose products of all runs are written out, which is faster.
+_PRODUCTS: dict[str, Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]] = {
+    "linear": linear_products,
+    "mlp": mlp_products,
+}
+
+
 def _belongs(name: str, branch: str) -> bool:
     return name == branch or name.startswith(f"{branch}.")
 
 
 def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
     """The loss of a stack; Plain runs take part with alpha 0."""
-    return StackLoss(network, any(spec.redundancy for spec in specs), tuple(sorted(set(kinds_of(specs)), key=_by_name)))
+    lead = next((spec for spec in specs if spec.redundancy), specs[0])
+    kinds = tuple(sorted(set(kinds_of(specs)), key=_by_name))
+    modules: tuple[nn.Module, ...] = ()
+    if lead.redundancy and lead.head not in _PRODUCTS:
+        widths = enumerate(network.widths)
+        modules = tuple(module_heads(lead.head, 0, k, width, network.classes, 1)[0] for k, width in widths)
+    return StackLoss(network, bool(lead.redundancy), kinds, lead.head, modules)
 
 
 def kinds_of(specs: Sequence[RunSpec]) -> list[Kind]:

@@ -162,9 +162,10 @@ def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"
     else:
         weights = {}
         for k, width in enumerate(network.widths):
-            heads = [
-                dict(module.named_parameters()) for module in module_heads(head, spec.seed, k, width, classes, count)
-            ]
+            modules = module_heads(head, spec.seed, k, width, classes, count)
+            if kept := [name for name, _ in modules[0].named_buffers()]:
+                raise UsageError(f"head={head!r} has buffers ({', '.join(kept)}), and runs train heads without any")
+            heads = [dict(module.named_parameters()) for module in modules]
             weights |= {f"branch.{k}.{name}": torch.stack([h[name].detach() for h in heads]) for name in heads[0]}
     return {name: w[-1:] if spec.activation == "last" else w for name, w in weights.items()}
 
