@@ -70,9 +70,8 @@ def test_nothing_is_trained_or_measured_twice(kitchen, tiny, monkeypatch):
         raise AssertionError("training began")
 
     monkeypatch.setattr(executors, "execute", never)
-    monkeypatch.setattr(
-        "asymtrain.lab.studies.paper.measurements.take", lambda wanted, place: iter(list(map(never, wanted)))
-    )
+    taken = "asymtrain.lab.studies.paper.measurements.take"
+    monkeypatch.setattr(taken, lambda wanted, *place: iter(list(map(never, wanted))))
     assert run_parts(PAPER, list(RECIPES.values()), tiny, kitchen).left.specs == ()
     with Store(kitchen, read_only=True) as store:
         assert {record.attempt for record in store.records(every_attempt=True)} == {1}
