@@ -149,3 +149,9 @@ def test_the_shape_of_an_input_is_known_once_it_is_loaded():
     load("shapes", **options)
     assert registry.input_shape("shapes", dict(reversed(options.items()))) == (3, 11, 11)
     assert registry.input_shape("shapes") != (3, 11, 11)
+
+
+def test_the_catalogue_counts_the_images_of_a_release(tmp_path):
+    holds = {row["name"]: row["holds"] for row in registry.catalogue(tmp_path)}
+    assert holds["cifar10"] == "60,000 images, 10 classes"
+    assert holds["cifar100"] == "60,000 images, 100 classes"

@@ -22,6 +22,11 @@ def test_with_time_for_everything_the_last_rung_and_the_confirmation_are_as_long
     assert (made.epochs, made.seeds) == (30, 5)
 
 
+def test_a_race_takes_a_start_and_its_epochs_for_each_rung():
+    slow, rungs = Timing(epoch=2.0, start=5.0, runs=10), (Rung(4, 9, 3), Rung(10, 5, 3))
+    assert race_seconds(rungs, slow) == 2 * 5 + 2 * sum(rung.run_epochs for rung in rungs)
+
+
 def longest_within(seconds, made, epochs):
     return race_seconds(made.rungs, TIMING) + confirmation_seconds(epochs, made.seeds, TIMING) <= seconds
 
