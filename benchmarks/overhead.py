@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from asymtrain import WithBranches, attach, models
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.blocks import find_blocks
-from asymtrain.lab.engine.setup import build_module, chosen_places
+from asymtrain.lab.engine.setup import build_module, chosen_layers
 from asymtrain.lab.studies.practice.protocol import FULL, NONE, Task, final_specs
 from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
 from asymtrain.lab.studies.practice.selection import Known, select
@@ -49,7 +49,7 @@ from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_s
 from loops import captured
 
 Step = Callable[[], None]
-MODELS = {  # places, and a batch that fits
+MODELS = {  # layers, and a batch that fits
     "resnet50": ("layer[1-4]", 128),
     "vit_small_patch16_224": ("blocks.*", 128),
     "swin_tiny_patch4_window7_224": ("layers.*", 96),
@@ -114,7 +114,7 @@ def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 
 def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
-    """The study's models, with the places that the study's branches have."""
+    """The study's models, with the layers that the study's branches have."""
     known = read_store(chosen.store).runs if chosen.store else {}
     for name in PRACTICE:
         if name in (chosen.model or PRACTICE):
@@ -124,9 +124,9 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             at = find_blocks(model, x[:2])
             read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
             form = practice_form(task, known)
-            about = {"objective": form.objective, "branch_bias": form.branch_bias, "places": form.places}
-            bias = {"bias": "prior"} if form.branch_bias == "prior" else {}
-            here = [at[k] for k in chosen_places(len(at), form.places)]
+            about = {"objective": form.objective, "bias": form.bias, "layers": form.layers}
+            bias = {"bias": "prior"} if form.bias == "prior" else {}
+            here = [at[k] for k in chosen_layers(len(at), form.layers)]
             forms = [(about, {"at": here, "objective": form.objective, **bias, **read})]
             yield Case(name, model, x, CLASSES, forms)
 
@@ -139,7 +139,7 @@ def practice_form(task: Task, known: Known) -> Candidate:
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
     """A line and a row for each model, mode and form of branches."""
-    print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11}"
+    print(f"\n{'':29} {'':8} {'layers':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11}"
           f" {'on the device':>15} {'kernels':>13} {'memory':>16}")  # fmt: skip
     on_gpu = device.type == "cuda"
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
@@ -154,7 +154,7 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
         timed = in_turns(sides, device, chosen.turn, chosen.turns)
         (plain, _, without), *branched = rounds[0]
         without_branches = launches(plain) if on_gpu else None
-        for (about, _), (step, places, peak), ratio in zip(case.forms, branched, timed.ratios, strict=True):
+        for (about, _), (step, layers, peak), ratio in zip(case.forms, branched, timed.ratios, strict=True):
             counts, busy, kernels, on_device = None, None, "-", "-"
             if without_branches:
                 more = launches(step)
@@ -164,10 +164,10 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
                 on_device = f"{busy[0] * 1e3:.2f} ms {busy[1] / busy[0]:.3f}x"
             memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
             label = ", ".join(about.values())
-            print(f"{case.name:29} {mode:8} {places:6} {timed.seconds * 1e3:6.1f} ms {ratio} {timed.error:10.3f}x"
+            print(f"{case.name:29} {mode:8} {layers:6} {timed.seconds * 1e3:6.1f} ms {ratio} {timed.error:10.3f}x"
                   f" {on_device:>15} {kernels:>13} {memory:>16}  {label}".rstrip(), flush=True)  # fmt: skip
             yield {
-                "model": case.name, "mode": mode, "branches": dict(about), "attached": places,
+                "model": case.name, "mode": mode, "branches": dict(about), "attached": layers,
                 "plain_seconds": timed.seconds, "ratio": ratio.value, "ratio_range": (ratio.low, ratio.high),
                 "plain_ratio": timed.error, "builds": chosen.builds, "kernels": counts, "device_seconds": busy,
                 "memory_mib": (without, peak - without) if on_gpu else None, "batch": len(case.x),
@@ -181,22 +181,22 @@ def alone(
     options: Mapping[str, Any] | None,
     device: torch.device,
 ) -> tuple[Step, int, int]:
-    """A step that is warm, the number of its places, and the most memory (MiB) that it takes, optimizer and all.
+    """A step that is warm, the number of its layers, and the most memory (MiB) that it takes, optimizer and all.
 
     That is counted from before it was built, not from before the step: branches hold features of the last step until
     the next forward begins, and what is freed in a step would seem to be saved.
     """
     gc.collect()
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
-    step, places = build(options)
+    step, layers = build(options)
     warm_up(step)
     if device.type != "cuda":
-        return step, places, 0
+        return step, layers, 0
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
-    return step, places, round((torch.cuda.max_memory_allocated() - before) / 2**20)
+    return step, layers, round((torch.cuda.max_memory_allocated() - before) / 2**20)
 
 
 def warm_up(step: Step) -> None:
@@ -205,7 +205,7 @@ def warm_up(step: Step) -> None:
 
 
 def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str, Any] | None) -> tuple[Step, int]:
-    """A training step of a model, with branches where options of `attach` are given; and the number of places."""
+    """A training step of a model, with branches where options of `attach` are given; and the number of layers."""
     torch.manual_seed(0)
     model = copy.deepcopy(case.model).to(device).train()
     x, y = case.x.to(device), torch.randint(case.classes, (len(case.x),), device=device)
@@ -231,7 +231,7 @@ def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str
         total.backward()
         optimizer.step()
 
-    return step, 0 if branches is None else len(branches.places)
+    return step, 0 if branches is None else len(branches.layers)
 
 
 @dataclass(frozen=True)

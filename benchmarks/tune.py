@@ -102,7 +102,7 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
     names = [case.name for case in cases]
     cases = [case if names.count(case.name) == 1 else with_number(case) for case in cases]
     models = [model.arch for model in MODELS.values()]
-    order = {case.name: (case.part == "paper", *_place(models, case.base.arch), case.name) for case in cases}
+    order = {case.name: (case.part == "paper", *_layer(models, case.base.arch), case.name) for case in cases}
     return sorted(cases, key=lambda case: order[case.name]), left_out
 
 
@@ -122,7 +122,7 @@ def with_number(case: Case) -> Case:
     return dataclasses.replace(case, name=f"{case.name}-{number}")
 
 
-def _place(models: Sequence[str], arch: str) -> tuple[int, str]:
+def _layer(models: Sequence[str], arch: str) -> tuple[int, str]:
     return (models.index(arch) if arch in models else len(models), arch)
 
 

@@ -130,13 +130,13 @@ def best_elsewhere(case: Case, scored: int, others: Sequence[Case]) -> Advice:
 
 
 def relative(candidate: Candidate, case: Case) -> Candidate | None:
-    """The candidate of a case with the same objective and bias, nearest in alpha, then in places and schedule."""
-    form = (candidate.objective, candidate.branch_bias)
-    kin = [other for other in case.candidates if (other.objective, other.branch_bias) == form]
+    """The candidate of a case with the same objective and bias, nearest in alpha, then in layers and schedule."""
+    form = (candidate.objective, candidate.bias)
+    kin = [other for other in case.candidates if (other.objective, other.bias) == form]
 
     def distance(other: Candidate) -> tuple[float, bool, bool]:
         ratio = abs(math.log10(other.alpha / candidate.alpha))
-        return ratio, other.places != candidate.places, other.alpha_schedule != candidate.alpha_schedule
+        return ratio, other.layers != candidate.layers, other.alpha_schedule != candidate.alpha_schedule
 
     return min(kin, key=distance, default=None)
 

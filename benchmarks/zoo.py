@@ -5,9 +5,9 @@
     python benchmarks/zoo.py --out zoo.csv --resume  # goes on where a run was stopped
     python benchmarks/zoo.py --device cuda --out zoo.csv --markdown zoo.md
 
-Models have random weights, and nothing is downloaded. For each: branches at the places of a glob, one training step of
-both objectives, strip. It passes where both losses are finite, every place's loss alone reaches parameters of that
-place, the model's keys never change, no hook and no optimizer entry is left, and the outputs in eval mode are bit-equal
+Models have random weights, and nothing is downloaded. For each: branches at the layers of a glob, one training step of
+both objectives, strip. It passes where both losses are finite, every layer's loss alone reaches parameters of that
+layer, the model's keys never change, no hook and no optimizer entry is left, and the outputs in eval mode are bit-equal
 to those of a model that never had branches: with the weights from before, and with the trained ones.
 """
 
@@ -31,7 +31,7 @@ def show(row: Row) -> str:
     layout = f"{row.layout} ({row.told})" if row.told else row.layout
     verdict = f"FAILED: {row.problem}" if row.problem else "passed"
     return (
-        f"{row.library:12} {row.family:18} {row.model:35} {row.at:36} {row.places:3} {layout:26} "
+        f"{row.library:12} {row.family:18} {row.model:35} {row.at:36} {row.layers:3} {layout:26} "
         f"{row.parameters / 1e6:6.2f}M {row.main:5.2f} {row.auxiliary:5.2f} {row.seconds:5.1f} s  {verdict}"
     )
 
@@ -42,14 +42,14 @@ def markdown(rows: Sequence[Row], made_with: str) -> str:
     lines = [
         f"{passed} of {len(rows)} passed with {made_with}.",
         "",
-        "| library | family | model | places | layout | told | positions | result |",
+        "| library | family | model | layers | layout | told | positions | result |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        places = f"`{row.at}` ({row.places})"
+        layers = f"`{row.at}` ({row.layers})"
         told = f"`{row.told}`" if row.told else ""
         result = f"failed: {row.problem}" if row.problem else "passed"
-        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, row.positions, result]
+        cells = [row.library, row.family, f"`{row.model}`", layers, row.layout, told, row.positions, result]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -64,7 +64,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
 
 def read_csv(path: Path) -> dict[tuple[str, str, str], Row]:
     """What `write_csv` wrote, by library, family and model."""
-    kinds = {"places": int, "parameters": int, "main": float, "auxiliary": float, "seconds": float}
+    kinds = {"layers": int, "parameters": int, "main": float, "auxiliary": float, "seconds": float}
     with path.open(newline="") as file:
         read = [{name: kinds.get(name, str)(cell) for name, cell in line.items()} for line in csv.DictReader(file)]
     rows = [Row(**cells) for cells in read]

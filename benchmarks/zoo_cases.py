@@ -1,4 +1,4 @@
-"""The models of the zoo: which place globs, which input, and what `attach` must be told about each.
+"""The models of the zoo: which layer globs, which input, and what `attach` must be told about each.
 
 All are built with random weights and without downloads. The popular models have the widths and the image sizes that
 people use, since a layout is hard to tell where a width is also a number of positions; they have fewer blocks. Of other
@@ -25,7 +25,7 @@ class Case:
     family: str
     model: str
     at: tuple[str, ...]  # globs; names differ between releases of a library, so the first one that fits is taken
-    layout: str  # what the places' features are, read from the library's code
+    layout: str  # what the layers' features are, read from the library's code
     build: Callable[[], nn.Module]
     sample: Callable[[], dict[str, Tensor] | Tensor]
     told: Mapping[str, Any] = field(default_factory=dict)  # options of attach that it could not find out itself

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import Branches, UsageError, attach
-from asymtrain.branches._places import fits
+from asymtrain.branches._layers import fits
 from zoo_cases import CLASSES, Case
 
 ALPHA = 0.3
@@ -26,7 +26,7 @@ class Row:
     family: str
     model: str
     at: str = ""
-    places: int = 0
+    layers: int = 0
     layout: str = ""
     told: str = ""
     positions: str = ""  # what pool="none" keeps: maps, tokens, or nothing
@@ -74,7 +74,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
     branches = attach(model, at=row.at, sample=sample, classes=CLASSES, redundancy=2, **case.told)
-    row.places = len(branches.places)
+    row.layers = len(branches.layers)
     row.layout = " ".join(dict.fromkeys(reader.layout or "pool" for reader in branches.readers.values()))
     require(row.layout == case.layout, f"the layout was read as {row.layout}, it is {case.layout}")
     check_rows(model, branches, sample)
@@ -124,7 +124,7 @@ def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, 
         answers, straight = logits_of(call(model, sample)), branches.logits()
         turned_answers, back = logits_of(call(model, turned)), branches.logits()
     if close(turned_answers.flip(0), answers):
-        for name in branches.places:
+        for name in branches.layers:
             require(close(back[name].flip(0), straight[name]), f"the rows at {name} do not belong to samples")
 
 
@@ -145,7 +145,7 @@ def check_positions(
                 raise
             dense.strip()
             return "changed in place"
-    kinds = {dense.readers[name].positions for name in dense.places}
+    kinds = {dense.readers[name].positions for name in dense.layers}
     if "mask" not in str(sorted(sample) if isinstance(sample, Mapping) else "") and told.get("pool", "mean") == "mean":
         for name, values in logits.items():
             flat = values.flatten(2).mean(2) if values.ndim > 3 else values.mean(1) if values.ndim == 3 else values
@@ -165,7 +165,7 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def check_gradients(model: nn.Module, branches: Branches, losses: Mapping[str, Tensor]) -> None:
-    """Each place's own loss must reach the model: parameters inside the place, or any where it has none."""
+    """Each layer's own loss must reach the model: parameters inside the layer, or any where it has none."""
     for name, loss in losses.items():
         inside = [p for p in model.get_submodule(name).parameters() if p.requires_grad]
         wanted = inside or [p for p in model.parameters() if p.requires_grad]
@@ -173,7 +173,7 @@ def check_gradients(model: nn.Module, branches: Branches, losses: Mapping[str, T
         reached = [gradient for gradient in found if gradient is not None and gradient.count_nonzero() > 0]
         require(bool(reached), f"the loss at {name} reaches no parameter")
         require(all(bool(g.isfinite().all()) for g in reached), f"the loss at {name} has gradients that are not finite")
-    require(len(losses) > 0 and set(losses) <= set(branches.places), "no place gave a loss")
+    require(len(losses) > 0 and set(losses) <= set(branches.layers), "no layer gave a loss")
 
 
 def matches(model: nn.Module, glob: str) -> bool:

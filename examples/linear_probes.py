@@ -87,7 +87,7 @@ def probe(model: nn.Module, data: Split, test: Split, epochs: int, seed: int) ->
         optimizer.step()
     with torch.no_grad():
         model(test[0])
-    accuracies = {place: share.item() for place, share in probes.accuracies(test[1]).items()}
+    accuracies = {layer: share.item() for layer, share in probes.accuracies(test[1]).items()}
     probes.strip(optimizer)
     return accuracies
 
@@ -111,8 +111,8 @@ def main() -> None:
         train(model, data, epochs, seed)
         before.append(probe(fresh, data, test, epochs, seed))
         after.append(probe(model, data, test, epochs, seed))
-    columns = (Column("Place"), Column("Before training", "number"), Column("After training", "number"))
-    rows = [[place, *(spread([run[place] for run in runs]) for runs in (before, after))] for place in after[0]]
+    columns = (Column("Layer"), Column("Before training", "number"), Column("After training", "number"))
+    rows = [[layer, *(spread([run[layer] for run in runs]) for runs in (before, after))] for layer in after[0]]
     title = f"Test accuracy of linear probes, {seeds} seeds (chance: {1 / CLASSES})"
     show_table(Table("probes", title, columns, make_rows(rows)))
 

@@ -10,7 +10,7 @@ LATER_FIELDS = {
     "alpha_schedule": "early",
     "objective": "softmax",
     "branch_labels": "random",
-    "branch_bias": "prior",
+    "bias": "prior",
     "branch_weights": "frozen",
     "signal": "noise",
     "label_smoothing": 0.1,
@@ -32,7 +32,7 @@ MODEL_FIELDS = {
     "head": "mlp",
     "last_batch": "drop",
 }
-LAST_FIELDS = {"places": "later"}
+LAST_FIELDS = {"layers": "later"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
 NEEDS = {"initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}
@@ -74,7 +74,7 @@ for _name in DEFAULTS:
 def _fitting(values):
     """Without what a backbone lacks."""
     lacks = {"initial_weights", "at", "pool", "layout"}  # of models by name
-    lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
+    lacks |= {"head"} if values.get("bias") == "prior" else set()
     return {name: value for name, value in values.items() if name not in lacks}
 
 

@@ -117,7 +117,7 @@ def test_pages_quote_their_scripts(name):
     page, script = (ROOT / "docs/examples" / f"{name}.md").read_text(), (EXAMPLES / f"{name}.py").read_text()
     quotes = QUOTE.findall(page)
     assert quotes
-    whole = "".join(script.split())  # a formatter breaks lines of a page and of a function in different places
+    whole = "".join(script.split())  # a formatter breaks lines of a page and of a function in different layers
     assert not [line for quote in quotes for line in quote.splitlines() if "".join(line.split()) not in whole]
     assert f"python examples/{name}.py\n" in page
 
@@ -249,10 +249,10 @@ def test_an_exit_answers_as_its_branch_does(example):
     exits = branches.exits()
     branches.strip()
     assert list(exits) == list(logits) == list(branches.exits()) == ["layers.0", "layers.1", "layers.2"]
-    for depth, place in enumerate(exits, 1):
-        early = exits[place](model.states(tokens, depth))
-        assert torch.equal(early, logits[place])
-        assert torch.equal(early, branches.exits()[place](model.states(tokens, depth)))
+    for depth, layer in enumerate(exits, 1):
+        early = exits[layer](model.states(tokens, depth))
+        assert torch.equal(early, logits[layer])
+        assert torch.equal(early, branches.exits()[layer](model.states(tokens, depth)))
         assert not torch.allclose(early, model(tokens), atol=1e-2)
 
 
@@ -296,7 +296,7 @@ def test_what_lora_froze_stays_frozen_and_the_branches_go(example, fitted):
     base = example.pretrained(2).state_dict()
     after = model.state_dict()
     assert branches.stripped
-    assert len(branches.places) == example.DEPTH - 1
+    assert len(branches.layers) == example.DEPTH - 1
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     added = {name for name in after if ".up." in name or ".down." in name}
     assert len(added) == 2 * 2 * example.DEPTH
@@ -326,7 +326,7 @@ def test_gradients_of_branches_reach_the_thin_matrices_alone(example, fitted):
 def test_two_processes_train_what_one_would(example, tmp_path, monkeypatch):
     """The full state dict loads into the bare model, and is that of one process with the batches of both."""
     steps = 3
-    # FSDP2 warns of outputs that are views of another tensor, such as a part of the product that places share.
+    # FSDP2 warns of outputs that are views of another tensor, such as a part of the product that layers share.
     monkeypatch.setenv("PYTHONWARNINGS", "error:FSDP2-wrapped module:UserWarning")
     torch.multiprocessing.spawn(example.train, (steps, str(tmp_path)), nprocs=example.PROCESSES)
     state = torch.load(tmp_path / "trained.pt")["model"]

@@ -32,7 +32,7 @@ def test_models_of_transformers_pass(family):
     pytest.importorskip("transformers", reason="transformers does not import here: pip install -e '.[dev]'")
     row = zoo_examine.examine(case_of(zoo_cases.TRANSFORMERS, family), CPU)
     assert row.problem == ""
-    assert row.places > 0
+    assert row.layers > 0
     assert row.layout == "BTD"
 
 
@@ -81,7 +81,7 @@ def small(fault="", *, layout="BTD", length=7, told=None, build=None):
 def test_a_sound_model_passes():
     row = zoo_examine.examine(small(), CPU)
     assert row.problem == ""
-    assert (row.places, row.layout, row.told) == (1, "BTD", "layout='BTD'")
+    assert (row.layers, row.layout, row.told) == (1, "BTD", "layout='BTD'")
     assert row.parameters == sum(p.numel() for p in Net().parameters())
 
 

@@ -2,7 +2,7 @@
 
 A case is drawn from (seed, number) alone: `attach_one(seed, number)` repeats it, `describe(seed, number)` prints it.
 Models are chains of small layers with residual, shared, nested and recurrent parts, under names that nobody would
-choose. Some places give scalars, nested tensors and odd mappings; about a third of the cases have something wrong in
+choose. Some layers give scalars, nested tensors and odd mappings; about a third of the cases have something wrong in
 them.
 """
 
@@ -170,7 +170,7 @@ NESTS: list[Callable[[Tensor], Any]] = [
 
 
 class Aside(nn.Module):
-    """Gives on what it takes, and calls a place beside the way that makes something odd of it."""
+    """Gives on what it takes, and calls a layer beside the way that makes something odd of it."""
 
     def __init__(self, make: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ def draw_case(seed: int, number: int) -> Case:
     kind = draw.choice(list(SAMPLES))
     model = draw_model(draw, kind)
     sample = SAMPLES[kind][0](draw.choice([1, 2, 2, 3, 4, 5]))
-    case = Case(model, draw_places(draw, model), sample, kind, draw_options(draw, kind))
+    case = Case(model, draw_layers(draw, model), sample, kind, draw_options(draw, kind))
     odd = [name for name, part in model.named_modules() if isinstance(part, Nest | Making)]
     if odd and draw.random() < 0.3:
         case.at, case.options["output"] = draw.choice(odd), draw.choice(["y", "x", "loss", "logits", "nowhere", 0, -1])
@@ -435,7 +435,7 @@ def as_precision(value: Any, precision: torch.dtype) -> Any:
     return value.to(precision) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def draw_places(draw: random.Random, model: nn.Module) -> Any:
+def draw_layers(draw: random.Random, model: nn.Module) -> Any:
     named = [
         (name, part) for name, part in model.named_modules() if not isinstance(part, nn.ModuleList | nn.ModuleDict)
     ]
@@ -499,7 +499,7 @@ def set_sample(make: Callable[[Any], Any]) -> Change:
     return lambda draw, case: setattr(case, "sample", make(case.sample))
 
 
-def set_places(values: list[Any]) -> Change:
+def set_layers(values: list[Any]) -> Change:
     return lambda draw, case: setattr(case, "at", draw.choice(values))
 
 
@@ -561,7 +561,7 @@ WRONG: dict[str, Change] = {
     "dtype": set_option("dtype", [torch.int32, "float32", 3, torch.complex64, torch.bool]),
     "objective": set_option("objective", ["median", 3, lambda logits, targets: logits, lambda logits, targets: 3.0]),
     "seed": set_option("seed", ["text", None, 1.5]),
-    "at": set_places([[], None, 3, "nowhere", ["nowhere"], [[]], {}, {"a"}, b"a", nn.Linear(2, 2), "a..b", "[", "."]),
+    "at": set_layers([[], None, 3, "nowhere", ["nowhere"], [[]], {}, {"a"}, b"a", nn.Linear(2, 2), "a..b", "[", "."]),
     "NaN": set_sample(lambda s: s * math.nan if isinstance(s, Tensor) and s.is_floating_point() else s),
     "infinite": set_sample(lambda s: s * math.inf if isinstance(s, Tensor) and s.is_floating_point() else s),
     "empty": set_sample(lambda s: s[:0]),
@@ -691,8 +691,8 @@ def try_case(case: Case, number: int) -> str:
     attached = trace(model)
     attached.hooks = before.hooks
     check_same(before, attached, "attach")
-    if len(branches.heads) != len(branches.places):
-        raise Fault(f"{len(branches.places)} places share {len(branches.heads)} heads")
+    if len(branches.heads) != len(branches.layers):
+        raise Fault(f"{len(branches.layers)} layers share {len(branches.heads)} heads")
 
     result = "trained"
     try:
@@ -741,10 +741,10 @@ def backward_works(model: nn.Module, output: Tensor) -> bool:
 def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
     """One backward, which must reach every live branch that has seen a feature."""
     logits = branches.logits()
-    rows = {place: logit.shape[-2] for place, logit in logits.items()}
+    rows = {layer: logit.shape[-2] for layer, logit in logits.items()}
     if not rows:
         if branches.loss(torch.zeros(1, dtype=torch.int64)).item() != 0:
-            raise Fault("places that were skipped have a loss")
+            raise Fault("layers that were skipped have a loss")
         return
     count, classes = next(iter(rows.values())), next(iter(logits.values())).shape[-1]
     kind = draw.choice(["int64", "uint8", "soft", "wrong"])
@@ -761,15 +761,15 @@ def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
     if not isinstance(branches.settings.objective, Objective):
         return
     if not trains:
-        features = {place: feature for place, feature in features.items() if not feature.requires_grad}
-        loss = sum(loss for place, loss in branches.losses(targets).items() if place in features)
+        features = {layer: feature for layer, feature in features.items() if not feature.requires_grad}
+        loss = sum(loss for layer, loss in branches.losses(targets).items() if layer in features)
     if isinstance(loss, Tensor):
-        # Places of one width share a product: without `inputs` a backward would go into those that are spoilt as well.
-        loss.backward(inputs=None if trains else [branches.head(place).live for place in features])
-    for place, feature in features.items():
-        live = branches.head(place).live
+        # Layers of one width share a product: without `inputs` a backward would go into those that are spoilt as well.
+        loss.backward(inputs=None if trains else [branches.head(layer).live for layer in features])
+    for layer, feature in features.items():
+        live = branches.head(layer).live
         if live.grad is None or (finite and bool(feature.any()) and not bool(live.grad.any())):
-            raise Fault(f"no gradient reaches the branches of {place!r}")
+            raise Fault(f"no gradient reaches the branches of {layer!r}")
 
 
 def check_round_trip(draw: random.Random, branches: Branches) -> None:

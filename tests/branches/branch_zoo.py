@@ -19,7 +19,7 @@ class Case:
     build: Callable[[], nn.Module]
     at: Any
     sample: Callable[[], Any]  # a tensor, a tuple or a dict
-    places: tuple[str, ...]
+    layers: tuple[str, ...]
     widths: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ class Wave(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A place whose output is a nested tuple."""
+    """A layer whose output is a nested tuple."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,4 +15,4 @@ def _seeded() -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     # Of the zoo's `Tied`, which calls its one block twice; all other warnings stay errors.
-    item.add_marker(pytest.mark.filterwarnings("ignore:one forward calls the place 'block' 2 times"))
+    item.add_marker(pytest.mark.filterwarnings("ignore:one forward calls the layer 'block' 2 times"))

@@ -49,10 +49,10 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
     heads = []
     for weights in draw_branches(SEED, [8, 6], CLASSES, N):
         heads.append([nn.Linear(weights.shape[-1], CLASSES, bias=False) for _ in weights])
-        for layer, weight in zip(heads[-1], weights, strict=True):
-            layer.weight.data = weight.clone()
+        for head, weight in zip(heads[-1], weights, strict=True):
+            head.weight.data = weight.clone()
     naive = torch.optim.SGD(
-        [*plain.parameters(), *(p for place in heads for one in place for p in one.parameters())], 0.1
+        [*plain.parameters(), *(p for layer in heads for one in layer for p in one.parameters())], 0.1
     )
 
     for x in batches:
@@ -72,8 +72,8 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
 
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
-    for name, place in zip(branches.places, heads, strict=True):
-        assert torch.allclose(branches.head(name).weights, torch.stack([one.weight for one in place]), atol=1e-5)
+    for name, layer in zip(branches.layers, heads, strict=True):
+        assert torch.allclose(branches.head(name).weights, torch.stack([one.weight for one in layer]), atol=1e-5)
 
 
 def attached(activation: str, redundancy: int = N) -> tuple[nn.Module, Branches]:

@@ -13,7 +13,7 @@ from asymtrain.branches._axes import (
     Axis,
     BatchEvidence,
     LayerEvidence,
-    PlaceEvidence,
+    NeighbourEvidence,
     feature_axis_of,
     infer_layout,
     lets_through,
@@ -174,8 +174,8 @@ def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer() -> None:
 
 
 def test_torch_transformer_is_sequence_first() -> None:
-    places = ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0"]
-    assert layouts(torch_transformer(), places, sequences()) == ["TBD"] * 3
+    layers = ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0"]
+    assert layouts(torch_transformer(), layers, sequences()) == ["TBD"] * 3
 
 
 class TokenClassifier(nn.Module):
@@ -255,8 +255,8 @@ def test_layouts_that_were_once_refused(
     sample = pixels if family in ("ConvNext", "Segformer") else {"input_ids": torch.randint(0, 30, (4, 4))}
     vocabulary = {} if sample is pixels else {"vocab_size": 30}
     model = getattr(transformers, family + task)(getattr(transformers, f"{family}Config")(**sizes, **vocabulary))
-    places = [module for module in model.modules() if type(module).__name__ == blocks]
-    assert layouts(model, places, sample) == [layout] * len(places) != []
+    layers = [module for module in model.modules() if type(module).__name__ == blocks]
+    assert layouts(model, layers, sample) == [layout] * len(layers) != []
 
 
 class Mixing(nn.Module):
@@ -318,7 +318,7 @@ PAIRS = BatchEvidence(frozenset({2}), frozenset(), frozenset())
 def test_evidence_settles_a_layout_or_it_is_asked_for(
     shape: tuple[int, ...], axes: set[Axis], batch: BatchEvidence, layout: str
 ) -> None:
-    evidence = PlaceEvidence(by_identity=axes)
+    evidence = LayerEvidence(by_identity=axes)
     if layout:
         assert infer_layout("x", shape, evidence, batch) == layout
     else:
@@ -327,7 +327,7 @@ def test_evidence_settles_a_layout_or_it_is_asked_for(
 
 
 def test_of_axes_that_have_the_size_of_a_layers_features_only_the_batch_is_no_rival() -> None:
-    layers = LayerEvidence()
+    layers = NeighbourEvidence()
     layers.note(torch.empty(8, 5, 8), -1)
     assert layers.feature_axes((8, 5, 8), 0) == {2}
     assert not layers.feature_axes((8, 5, 8), None)
@@ -353,12 +353,12 @@ def test_video_is_read_by_the_same_rule() -> None:
     assert layouts(model, ["0", "1"], torch.randn(2, 3, 2, 5, 5)) == ["BCTHW"] * 2
 
 
-def test_a_dict_gives_each_place_its_own() -> None:
+def test_a_dict_gives_each_layer_its_own() -> None:
     model, x = TokenClassifier(batch_first=False), torch.randn(3, 3, 8, 8)
-    places = ["embed", "encoder.layers.0", "encoder.layers.1"]
-    assert layouts(model, places, x, layout={"encoder.**": "TBD"}) == ["BCHW", "TBD", "TBD"]
-    with pytest.raises(UsageError, match=r"unknown place in `layout` 'encodr.layers.0': did you mean"):
-        attach(model, places, x, CLASSES, layout={"encodr.layers.0": "TBD"})
+    layers = ["embed", "encoder.layers.0", "encoder.layers.1"]
+    assert layouts(model, layers, x, layout={"encoder.**": "TBD"}) == ["BCHW", "TBD", "TBD"]
+    with pytest.raises(UsageError, match=r"unknown layer in `layout` 'encodr.layers.0': did you mean"):
+        attach(model, layers, x, CLASSES, layout={"encodr.layers.0": "TBD"})
 
 
 @pytest.mark.parametrize("layout", ["BTT", "TD", "BCD", "BB", "", "BHW", "b d"])
@@ -384,27 +384,27 @@ class Drawn(nn.Module):
         torch.manual_seed(seed)
         self.images, self.width = draw.random() < 0.5, draw.randint(2, 4)
         self.batch, self.second, self.size = (draw.randint(2, 4) for _ in range(3))
-        self.layers, self.steps = nn.ModuleList(), []
+        self.neighbours, self.steps = nn.ModuleList(), []
         channels = self.width
         for _ in range(draw.randint(1, 4)):
             kinds = ["linear", "mix", "norm", "cat", "add", "relu", "functional", *(["conv"] * 2 * self.images)]
             kind, wider = draw.choice(kinds), draw.randint(2, 4)
             if kind in ("linear", "cat"):
-                self.layers.append(nn.Linear(channels, wider))
+                self.neighbours.append(nn.Linear(channels, wider))
                 channels = wider if kind == "linear" else channels + wider
             elif kind == "conv":
-                self.layers.append(nn.Conv2d(channels, wider, 3, padding=1))
+                self.neighbours.append(nn.Conv2d(channels, wider, 3, padding=1))
                 channels = wider
             elif kind == "mix":  # positions mixed by a layer, as in an MLP-Mixer
-                self.layers.append(nn.Linear(self.size, self.size))
+                self.neighbours.append(nn.Linear(self.size, self.size))
             else:
-                self.layers.append(
+                self.neighbours.append(
                     {"norm": nn.LayerNorm(channels), "add": nn.Linear(channels, channels)}.get(kind, nn.ReLU())
                 )
             self.steps.append(kind)
-        self.place, self.head = nn.Identity(), nn.Linear(channels, CLASSES)
+        self.layer, self.head = nn.Identity(), nn.Linear(channels, CLASSES)
         self.axes = 4 if self.images else 3
-        # Where the axes go before the place: features and positions anywhere, the batch mostly first.
+        # Where the axes go before the layer: features and positions anywhere, the batch mostly first.
         self.order = list(range(1, self.axes))
         draw.shuffle(self.order)
         self.order.insert(draw.choice([0, 0, 0, 1]), 0)
@@ -422,7 +422,7 @@ class Drawn(nn.Module):
         x = x.movedim(1, -1) if self.images else x
         if self.mixing:
             x = x + x.cumsum(1)
-        for kind, layer in zip(self.steps, self.layers, strict=True):
+        for kind, layer in zip(self.steps, self.neighbours, strict=True):
             if kind == "conv":
                 x = layer(x.movedim(-1, 1)).movedim(1, -1)
             elif kind == "mix":
@@ -435,7 +435,7 @@ class Drawn(nn.Module):
                 x = F.gelu(x) * 2
             else:
                 x = layer(x)
-        x = self.place(x.permute(self.order).clone()).permute([self.order.index(axis) for axis in range(self.axes)])
+        x = self.layer(x.permute(self.order).clone()).permute([self.order.index(axis) for axis in range(self.axes)])
         x = self.head(x if self.tagger else x.flatten(1, -2).mean(1))
         return x.transpose(0, 1) if self.tagger and self.time_first else x
 
@@ -448,7 +448,7 @@ def test_layouts_of_drawn_models_are_right_or_refused() -> None:
     for seed in range(200):
         model = Drawn(seed)
         try:
-            (layout,) = layouts(model, "place", model.sample())
+            (layout,) = layouts(model, "layer", model.sample())
         except UsageError:
             continue
         assert layout is not None

@@ -96,7 +96,7 @@ def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
 def test_a_compiled_loss_of_a_model_that_is_not_says_so() -> None:
     model, branches, x = pair("mlp")
     model(x)
-    with pytest.raises(UsageError, match=r"place '1' ran outside of torch\.compile, which is to compile"):
+    with pytest.raises(UsageError, match=r"layer '1' ran outside of torch\.compile, which is to compile"):
         torch.compile(branches.loss, backend=BACKEND)(targets())
     branches.loss(targets()).backward()
 
@@ -206,7 +206,7 @@ def test_checkpointing_inside_a_compiled_model() -> None:
 
 
 class Broken(Cnn):
-    """With a graph break between its places."""
+    """With a graph break between its layers."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm(self.convs[0](x)))
@@ -267,10 +267,10 @@ def test_plain_and_branched_models_of_one_class(way: Callable[[nn.Module], nn.Mo
     for model in models[1:]:
         model.load_state_dict(models[0].state_dict())
     plain, model, eager = models
-    x, places = images(), ["convs.0", "convs.1"]
+    x, layers = images(), ["convs.0", "convs.1"]
     plain_net = way(plain)
     F.cross_entropy(plain_net(x), targets()).backward()
-    branches, reference = attach(model, places, x, CLASSES, allow_skipped=True), attach(eager, places, x, CLASSES)
+    branches, reference = attach(model, layers, x, CLASSES, allow_skipped=True), attach(eager, layers, x, CLASSES)
     net = way(model)
     assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -308,14 +308,14 @@ def test_a_compiled_pair_beside_a_compiled_plain_model() -> None:
 @MIDDLE
 @pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, replaced_parts])
 def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Callable[[nn.Module], nn.Module]) -> None:
-    """Compiled and called before attach; other places each time."""
+    """Compiled and called before attach; other layers each time."""
     model, x = Cnn().eval(), images()
     twin = copy.deepcopy(model)
     net = way(model)
     net(x)
     for chosen in ([0], [1], [0, 1]):
-        places = [model.convs[index] for index in chosen]
-        branches = attach(model, places, x, CLASSES)
+        layers = [model.convs[index] for index in chosen]
+        branches = attach(model, layers, x, CLASSES)
         reference = attach(twin, [twin.convs[index] for index in chosen], x, CLASSES)
         assert torch.allclose(step(net, branches, x), step(twin, reference, x), atol=1e-5)
         assert len(branches.logits()) == len(chosen)
@@ -326,7 +326,7 @@ def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Calla
 
 
 @pytest.mark.parametrize("allow_skipped", [False, True])
-def test_a_place_that_compiled_code_passes_by_is_told(allow_skipped: bool) -> None:
+def test_a_layer_that_compiled_code_passes_by_is_told(allow_skipped: bool) -> None:
     """A `forward` of its own keeps torch from telling an instance with branches from one without."""
     plain, model, x = Cnn(), Cnn(), images()
 
@@ -343,7 +343,7 @@ def test_a_place_that_compiled_code_passes_by_is_told(allow_skipped: bool) -> No
         with pytest.warns(UsageWarning, match=r"so its auxiliary loss is 0: .* call torch.compiler.reset\(\) once"):
             assert branches.loss(targets()) == 0
     else:
-        with pytest.raises(UsageError, match=r"1 of 1 places did not run .* call torch.compiler.reset\(\) once"):
+        with pytest.raises(UsageError, match=r"1 of 1 layers did not run .* call torch.compiler.reset\(\) once"):
             branches.loss(targets())
     torch.compiler.reset()
     net(x)
@@ -362,12 +362,12 @@ def test_strip_reaches_a_compiled_model(name: str) -> None:
         return graph.forward
 
     model, branches, x = pair(name)
-    places = len(branches.places)
+    layers = len(branches.layers)
     net = torch.compile(model, backend=backend)
     step(net, branches, x)
     branches.strip()
     output = net(x)
-    assert outputs == [1 + places, 1]
+    assert outputs == [1 + layers, 1]
     assert torch.allclose(output, model(x))
 
 
@@ -400,7 +400,7 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
         assert torch.equal(capture.forward.mask, mask)
         assert torch.equal(capture.forward.tokens, tokens)
         (caught,) = capture.rows(allow_skipped=False).values()
-        assert torch.allclose(caught, capture.places["block"].reader.read(model.block(model.embed(tokens)), mask))
+        assert torch.allclose(caught, capture.layers["block"].reader.read(model.block(model.embed(tokens)), mask))
         caught.sum().backward()
     capture.remove()
 

@@ -156,7 +156,7 @@ def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, mess
         at_pixels(unet).loss(y)
 
 
-def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tensor]) -> None:
+def test_a_pooled_layer_says_how_positions_are_kept(unet: tuple[nn.Module, Tensor]) -> None:
     with pytest.raises(UsageError, match="pool='none'"):
         at_pixels(unet, pool="mean").loss(masks(2, 8, 6))
 
@@ -592,8 +592,8 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
     output = model(**sample, output_hidden_states=True)
     feature = output.decoder_hidden_states[1]
     rows = torch.stack([feature[0].mean(0), feature[1, :2].mean(0)])
-    place = "model.decoder.layers.0"
-    assert torch.allclose(branches.logits()[place], rows @ branches.head(place).live.T, atol=1e-5)
+    layer = "model.decoder.layers.0"
+    assert torch.allclose(branches.logits()[layer], rows @ branches.head(layer).live.T, atol=1e-5)
 
 
 def test_the_decoders_mask_is_not_one_at_padding_either() -> None:
@@ -623,7 +623,7 @@ class Translator(nn.Module):
 @pytest.mark.parametrize("pool", ["mean", "none"])
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_the_usual_mask_is_of_the_input_that_it_masks(pool: str, with_mask: bool) -> None:
-    """Both inputs have the mask's shape; a place behind the other one is not masked."""
+    """Both inputs have the mask's shape; a layer behind the other one is not masked."""
     model, mask = Translator(), torch.ones(3, 5)
     target, source = torch.randint(VOCABULARY, (2, 3, 5))
     mask[0, 2:] = mask[1, 4:] = 0
@@ -652,7 +652,7 @@ def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
     branches = attach(model, "*_model.encoder.layers.0", {**inputs, "attention_mask": mask}, 4)
     output = model(**inputs, attention_mask=mask, output_hidden_states=True)
     feature = output.vision_model_output.hidden_states[1]
-    text, image = branches.places
+    text, image = branches.layers
     logits = branches.logits()
     assert torch.allclose(logits[image], feature.mean(1) @ branches.head(image).live.T, atol=1e-5)
     counted = output.text_model_output.hidden_states[1][1, :9]

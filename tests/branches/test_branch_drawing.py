@@ -8,7 +8,7 @@ from asymtrain.branches import attach, draw_branches
 
 
 @pytest.mark.parametrize("classes", [3, 10])
-def test_each_branch_is_orthogonal_float32_of_its_place(classes: int) -> None:
+def test_each_branch_is_orthogonal_float32_of_its_layer(classes: int) -> None:
     drawn = draw_branches(0, [8, 5], classes, 4)
     assert [(tuple(one.shape), one.dtype) for one in drawn] == [
         ((4, classes, 8), torch.float32),
@@ -42,12 +42,12 @@ def test_branches_are_keyed_from_the_last() -> None:
     few, many = draw_branches(0, [6, 4], 3, 2), draw_branches(0, [6, 4], 3, 9)
     for short, long in zip(few, many, strict=True):
         assert torch.equal(long[-2:], short)
-    # Nor do they depend on the places after them.
+    # Nor do they depend on the layers after them.
     assert torch.equal(draw_branches(0, [6], 3, 2)[0], few[0])
 
 
 def test_attach_uses_this_draw() -> None:
     branches = attach(mlp(), ["1", "3"], rows(), CLASSES, 4, seed=5)
     drawn = draw_branches(5, [8, 6], CLASSES, 4)
-    assert all(torch.equal(branches.head(name).weights, one) for name, one in zip(branches.places, drawn, strict=True))
+    assert all(torch.equal(branches.head(name).weights, one) for name, one in zip(branches.layers, drawn, strict=True))
     assert torch.equal(branches.head("1").live, drawn[0][-1])

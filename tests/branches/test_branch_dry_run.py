@@ -267,13 +267,13 @@ def test_nested_tensors_before_a_pooling_layer(layout: torch.layout) -> None:
     model(x)
     branches.loss(torch.tensor([0, 1])).backward()
     assert branches.head("head").live.grad.any()
-    for place in ("layer", "norm"):
+    for layer in ("layer", "norm"):
         with pytest.raises(UsageError, match="gives a nested tensor"):
-            attach(model, place, x, CLASSES)
+            attach(model, layer, x, CLASSES)
 
 
 class Odd(nn.Module):
-    """Has a place whose output is no feature, beside the model's way."""
+    """Has a layer whose output is no feature, beside the model's way."""
 
     def __init__(self, make: Callable[[Tensor], object]) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class Lenient(dict[str, Tensor]):
 
 
 @pytest.mark.parametrize("pool", ["mean", "class_token", "none"])
-def test_a_place_that_gives_a_scalar(pool: str) -> None:
+def test_a_layer_that_gives_a_scalar(pool: str) -> None:
     with pytest.raises(UsageError, match="a single number"):
         attach(Odd(torch.mean), "odd", rows(), CLASSES, pool=pool)
 

@@ -182,7 +182,7 @@ class Counted:
 def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
     pool, model, x = Counted(), mlp().eval(), rows()
     branches = attach(model, "2", x, CLASSES, pool=pool)
-    hook = branches._capture.places["2"]
+    hook = branches._capture.layers["2"]
     with torch.no_grad():
         model(x)  # tells whether the model changes the output in place
         pool.calls = 0
@@ -259,7 +259,7 @@ def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], po
     with mode():
         for _ in range(3):
             given, expected = {"x": x}, {}
-            for each, name in zip(model.steps, branches.places, strict=True):
+            for each, name in zip(model.steps, branches.layers, strict=True):
                 given = each(given)
                 expected[name] = given["x"] @ branches.head(name).live.T * (1 if pool == "mean" else 2)
             model(x)
@@ -274,7 +274,7 @@ def test_a_feature_held_and_then_changed_is_refused() -> None:
     with torch.no_grad():
         model(x)
         model(x)
-        branches._capture.places["2"].caught.output.add_(1)
+        branches._capture.layers["2"].caught.output.add_(1)
         with pytest.raises(UsageError, match=r"'2' gives a feature that the model changes in place .* inplace=False"):
             branches.logits()
 
@@ -286,12 +286,12 @@ class Whole(Reader):
         return output if mask is None else output * mask[..., None]
 
 
-@pytest.mark.parametrize("place", ["0", "1"])
-def test_changes_in_place_of_what_is_not_copied_are_refused(place: str) -> None:
+@pytest.mark.parametrize("layer", ["0", "1"])
+def test_changes_in_place_of_what_is_not_copied_are_refused(layer: str) -> None:
     model, x = mlp(), rows()
-    capture = Capture(model, {place: Whole("BD", "mean")}, {place: place}, "branches")
+    capture = Capture(model, {layer: Whole("BD", "mean")}, {layer: layer}, "branches")
     model(x)
-    if place == "0":  # nn.ReLU(inplace=True) comes after it
+    if layer == "0":  # nn.ReLU(inplace=True) comes after it
         with pytest.raises(UsageError, match=r"'0' gives a feature that the model changes in place .* inplace=False"):
             capture.rows(allow_skipped=False)
     else:
@@ -373,22 +373,22 @@ def test_features_stay_until_they_are_dropped(training: bool, end: str) -> None:
     assert made[1]() is None
 
 
-def test_skipped_places_are_an_error_unless_allowed() -> None:
+def test_skipped_layers_are_an_error_unless_allowed() -> None:
     model, x = Steps(), rows()
     branches = attach(model, "blocks.*", x, CLASSES)
     model(x)
     model.skip = {1}
     model(x)
     # The first forward's feature of the second block must not be taken for this forward's.
-    with pytest.raises(UsageError, match=r"1 of 2 places did not run .*\('blocks.1' first\): pass allow_skipped=True"):
+    with pytest.raises(UsageError, match=r"1 of 2 layers did not run .*\('blocks.1' first\): pass allow_skipped=True"):
         branches.loss(targets())
     model.skip = {0, 1}
     model(x)
-    with pytest.raises(UsageError, match=r"2 of 2 places did not run .* allow_skipped=True .* torch.compile"):
+    with pytest.raises(UsageError, match=r"2 of 2 layers did not run .* allow_skipped=True .* torch.compile"):
         branches.loss(targets())
 
 
-def test_skipped_places_are_left_out_where_allowed() -> None:
+def test_skipped_layers_are_left_out_where_allowed() -> None:
     model, x = Steps(), rows()
     branches = attach(model, "blocks.*", x, CLASSES, allow_skipped=True)
     model.skip = {0}
@@ -491,7 +491,7 @@ def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
 def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     model, x = mlp(), rows()
     branches = attach(model, "1", x, CLASSES)
-    hook = next(iter(branches._capture.places.values()))
+    hook = next(iter(branches._capture.layers.values()))
     model(x)
     assert hook.caught is not None
     model.register_forward_pre_hook(lambda *_: seen.append(hook.caught))

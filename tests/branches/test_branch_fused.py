@@ -26,7 +26,7 @@ OPTIONS = {
 
 
 def both_ways(branches: Branches, loss_of: object, inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The loss and its gradients: by one node, and by the sum of the places' losses."""
+    """The loss and its gradients: by one node, and by the sum of the layers' losses."""
     answers = []
     for general in (False, True):
         patch = mock.patch.object(_core.Branches, "_fused_loss", (lambda *_: None) if general else Branches._fused_loss)
@@ -43,7 +43,7 @@ def test_one_node_gives_the_general_numbers(case: Case, kind: str, options: dict
     model, sample = build(case)
     model.double()
     sample = torch.utils._pytree.tree_map(lambda v: v.double() if v.is_floating_point() else v, sample)
-    weights = {case.places[0]: 0.5}
+    weights = {case.layers[0]: 0.5}
     branches = attach(model, case.at, sample, CLASSES, 2, weights=weights, **{**case.options, **options})
     inputs = [*branches.parameters(), *(p for p in model.parameters() if p.requires_grad)]
 
@@ -151,25 +151,25 @@ def test_which_branches_take_one_node(options: dict[str, object], one_node: bool
 
 
 class Doubling(nn.Module):
-    """Changes what its place gives in place, in training alone."""
+    """Changes what its layer gives in place, in training alone."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.place, self.drop, self.head = nn.Linear(7, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, CLASSES)
+        self.layer, self.drop, self.head = nn.Linear(7, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.place(x)))
+        return self.head(self.drop(self.layer(x)))
 
 
 def test_a_layer_that_works_in_place_in_training_alone() -> None:
     model, x = Doubling(), rows()
-    branches = attach(model, "place", x, CLASSES)
+    branches = attach(model, "layer", x, CLASSES)
     for training in (False, True, True):
         model.train(training)
         model(x)
-        expected = model.place(x) @ branches.head("place").live.T
+        expected = model.layer(x) @ branches.head("layer").live.T
         assert torch.allclose(
-            branches.loss(targets()), sum(branches.losses(targets(), logits={"place": expected}).values())
+            branches.loss(targets()), sum(branches.losses(targets(), logits={"layer": expected}).values())
         )
 
 
@@ -201,7 +201,7 @@ class Operations(TorchDispatchMode):
 
 
 class Chain(nn.Module):
-    """A place for each width, on rows or on tokens."""
+    """A layer for each width, on rows or on tokens."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ def test_features_of_one_shape(pool: str) -> None:
     for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
         torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
     (plan,) = branches._fuser.plans.values()
-    assert [group.places for group in plan.groups] == [(0, 1, 2), (3,)]
+    assert [group.layers for group in plan.groups] == [(0, 1, 2), (3,)]
 
 
 @pytest.mark.parametrize("most", [0, 1, 64])
@@ -356,8 +356,8 @@ def test_weights_that_are_computed_from_others() -> None:
     branches = attach(model, ["1", "3"], x, CLASSES, bias=torch.linspace(-1, 1, CLASSES))
     model(x)
     before = branches.loss(targets())
-    for place in ("1", "3"):
-        parametrize.register_parametrization(branches.head(place), "bias", Doubled())
+    for layer in ("1", "3"):
+        parametrize.register_parametrization(branches.head(layer), "bias", Doubled())
     model(x)
     after = branches.loss(targets())
     assert torch.allclose(after, sum(branches.losses(targets()).values()))

@@ -36,7 +36,7 @@ def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> N
     assert all(parameter.grad is not None for parameter in branches.parameters())
     assert model[0].weight.grad.any()
     live = 1 if activation == "last" else 3
-    each = sum(p.numel() for place in branches.places for p in branches.head(place).as_module().parameters())
+    each = sum(p.numel() for layer in branches.layers for p in branches.head(layer).as_module().parameters())
     assert sum(parameter.numel() for parameter in branches.parameters()) == live * each
 
 
@@ -90,7 +90,7 @@ def test_states_of_module_heads_load(activation: str) -> None:
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in branches.state_dict().items())
 
 
-def test_branches_of_a_place_differ() -> None:
+def test_branches_of_a_layer_differ() -> None:
     branches = attach(mlp(), "1", rows(), CLASSES, 3, "all", head="mlp")
     first, second, third = (module[0].weight for module in branches.head("1").live)
     assert not torch.equal(first, second)
@@ -240,22 +240,22 @@ def test_a_shared_module_is_trained_once() -> None:
     [
         ({"head": "lienar"}, "unknown head 'lienar': did you mean 'linear'"),
         ({"head": "conv"}, r"head='conv' needs positions to look at: attach with pool='none'"),
-        ({"head": lambda width, outputs: 3}, r"`head` returned a int for place '1': return an nn.Module"),
+        ({"head": lambda width, outputs: 3}, r"`head` returned a int for layer '1': return an nn.Module"),
         (
             {"head": lambda width: nn.Linear(width, 3)},
-            r"head of place '1' cannot be built \(TypeError.*\(width, outputs\)",
+            r"head of layer '1' cannot be built \(TypeError.*\(width, outputs\)",
         ),
         (
             {"head": lambda w, o: nn.Linear(w, o + 1)},
             r"gives \(3, 6\) for features of shape \(3, 8\), where \(3, 5\) is",
         ),
         ({"head": lambda w, o: nn.Linear(w + 1, o)}, r"cannot be called on features of shape \(3, 8\)"),
-        ({"head": lambda w, o: nn.LazyLinear(o)}, "the head of place '1' has lazy layers .*: build it for the width"),
-        ({"head": nn.LazyLinear(CLASSES)}, "the head of place '1' has lazy layers without weights"),
+        ({"head": lambda w, o: nn.LazyLinear(o)}, "the head of layer '1' has lazy layers .*: build it for the width"),
+        ({"head": nn.LazyLinear(CLASSES)}, "the head of layer '1' has lazy layers without weights"),
         ({"head": nn.Linear(8, CLASSES), "redundancy": 2}, "a head that is shared has one branch"),
         ({"head": "mlp", "bias": torch.zeros(CLASSES)}, "bias is for head='linear'"),
-        ({"head": {"7": "mlp"}}, "unknown place in `head` '7'"),
-        ({"weights": {"1": -1}}, "the weight of place '1' must be a number of 0 or more, got -1"),
+        ({"head": {"7": "mlp"}}, "unknown layer in `head` '7'"),
+        ({"weights": {"1": -1}}, "the weight of layer '1' must be a number of 0 or more, got -1"),
         ({"bias": "flat"}, "unknown bias 'flat'"),
         ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
         ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor .* of shape \(N, 5\)"),
@@ -340,7 +340,7 @@ def test_quantities_have_no_class_shares() -> None:
         attach(mlp(), "1", rows(), outputs=2, objective="mse", bias="prior")
 
 
-def test_two_sets_at_one_place() -> None:
+def test_two_sets_at_one_layer() -> None:
     model, x = mlp(), rows()
     classes = attach(model, "1", x, CLASSES)
     depth = attach(model, "1", x, outputs=2, objective="mse", name="depth")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain.branches import Branches, _fused, attach
-from asymtrain.branches._pooling import Pooled, place_of
+from asymtrain.branches._pooling import Pooled, memory_layout
 
 LAST = torch.channels_last
 FEATURES = {
@@ -28,27 +28,27 @@ FEATURES = {
 
 @pytest.mark.parametrize(("feature", "pooled"), FEATURES.values(), ids=FEATURES)
 def test_where_rows_and_gradients_lie(feature: Tensor, pooled: Pooled) -> None:
-    place = place_of(feature, pooled)
-    assert place is not None
-    sizes = (3, place.width, place.positions)
-    read = feature.as_strided(sizes, place.strides, feature.storage_offset()).mean(2)
+    layer = memory_layout(feature, pooled)
+    assert layer is not None
+    sizes = (3, layer.width, layer.positions)
+    read = feature.as_strided(sizes, layer.strides, feature.storage_offset()).mean(2)
     torch.testing.assert_close(read, _fused._row(feature, pooled.axes, torch.float32))
     # A gradient by rows, written where the kernel writes it, is the gradient by the feature.
     leaf = feature.clone().requires_grad_()
     _fused._row(leaf, pooled.axes, torch.float32).backward(read)
-    buffer = torch.zeros(place.size)
-    buffer.as_strided((3, place.width), (place.width, 1)).copy_(read / place.positions)
-    torch.testing.assert_close(buffer.as_strided(*place.gradient), leaf.grad)
+    buffer = torch.zeros(layer.size)
+    buffer.as_strided((3, layer.width), (layer.width, 1)).copy_(read / layer.positions)
+    torch.testing.assert_close(buffer.as_strided(*layer.gradient), leaf.grad)
 
 
-def test_positions_that_lie_apart_have_no_place() -> None:
+def test_positions_that_lie_apart_have_no_layer() -> None:
     maps = torch.randn(3, 7, 8, 5)
-    assert place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
-    assert place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
+    assert memory_layout(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
+    assert memory_layout(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
     negatives = (
         torch.randn(3, 7, dtype=torch.complex64).conj().imag
     )  # a view whose numbers are read with the other sign
-    assert place_of(negatives, Pooled()) is None
+    assert memory_layout(negatives, Pooled()) is None
 
 
 def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +152,13 @@ ROWS, TOKENS, MAPS = (64, 7), (64, 5, 7), (64, 3, 12, 12)
 CASES = {
     "rows": (Chain, (512, 256, 128, 70), ROWS, {"layout": "BD"}),
     "weighted": (Chain, (96, 70), ROWS, {"layout": "BD", "weights": {"blocks.1": 0.5}, "class_reduction": "sum"}),
-    "one place": (Chain, (20,), ROWS, {"layout": "BD"}),
+    "one layer": (Chain, (20,), ROWS, {"layout": "BD"}),
     "odd batch": (Chain, (64, 70, 3), (37, 7), {"layout": "BD"}),
     "means": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD"}),
     "class tokens": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD", "pool": "class_token"}),
     "both": (Chain, (64, 64), TOKENS, {"layout": "BTD", "pool": {"blocks.0": "class_token"}}),
     "maps": (Maps, (), MAPS, {"at": ["blocks.0", "blocks.1", "blocks.3"]}),
-    "16 places": (Chain, (96,) * 16, TOKENS, {"layout": "BTD", "classes": 1000}),  # so many take larger tiles
+    "16 layers": (Chain, (96,) * 16, TOKENS, {"layout": "BTD", "classes": 1000}),  # so many take larger tiles
     "two classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 2}),
     "300 classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 300, "redundancy": 3}),
 }
@@ -168,7 +168,7 @@ FORMS = ["sigmoid", "softmax", "sigmoid, bias", "softmax, bias"]
 def built(
     case: str, form: str = "sigmoid", dtype: torch.dtype = torch.float32, other: torch.dtype | None = None
 ) -> tuple[nn.Module, Branches, Tensor, Tensor]:
-    """A case whose features have one type, or of every second place another."""
+    """A case whose features have one type, or of every second layer another."""
     torch.manual_seed(0)
     kind, widths, shape, options = CASES[case]
     model, x = (kind(widths) if widths else kind()).cuda().to(dtype), torch.randn(shape, device="cuda", dtype=dtype)
@@ -256,7 +256,7 @@ def test_kernels_on_features_of_two_types(case: str, form: str, dtypes: tuple[to
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
-@pytest.mark.parametrize("case", ["rows", "16 places"])
+@pytest.mark.parametrize("case", ["rows", "16 layers"])
 def test_kernels_give_the_same_twice(case: str, form: str) -> None:
     made = built(case, form)
     once, twice = numbers(*made, kernels=True), numbers(*made, kernels=True)
@@ -280,7 +280,7 @@ def test_second_derivatives_behind_kernels(form: str) -> None:
 @on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan(form: str) -> None:
-    model, branches, x, y = built("one place", form)
+    model, branches, x, y = built("one layer", form)
     model(x)
     assert branches.loss(torch.where(y == y[0], 100, y)).isnan()
     model(x)
@@ -309,8 +309,8 @@ def test_classes_that_a_bias_rules_out(first: int) -> None:
     """All those of the first tiles: a maximum over them alone is no number to subtract."""
     model, branches, x, y = built("300 classes", "softmax, bias")
     with torch.no_grad():
-        for place in branches.places:
-            branches.head(place).bias[:first] = -torch.inf
+        for layer in branches.layers:
+            branches.head(layer).bias[:first] = -torch.inf
     made = model, branches, x, y.clamp(min=first)
     by_kernels, by_torch = numbers(*made, kernels=True), numbers(*made, kernels=False)
     assert by_kernels[0].isfinite()
@@ -321,7 +321,7 @@ def test_classes_that_a_bias_rules_out(first: int) -> None:
 @on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_streams_do_not_count_for_each_other(form: str) -> None:
-    model, branches, x, y = built("16 places", form)
+    model, branches, x, y = built("16 layers", form)
     expected = loss_of(model, branches, x, y, kernels=True).item()
     streams = [torch.cuda.Stream() for _ in range(4)]
     torch.cuda.synchronize()
@@ -428,7 +428,7 @@ def test_what_is_saved_may_be_laid_out_anew() -> None:
 @pytest.mark.gpu
 @on_gpu
 def test_a_step_launches_few_kernels() -> None:
-    """Twelve places of one width, as of a vision transformer, of which each had 28 kernels once."""
+    """Twelve layers of one width, as of a vision transformer, of which each had 28 kernels once."""
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12))).cuda()
     x, y = torch.randn(8, 5, 16, device="cuda"), torch.randint(CLASSES, (8,), device="cuda")
     counts = []

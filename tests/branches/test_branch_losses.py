@@ -95,7 +95,7 @@ def test_logits_of_unknown_places_are_refused() -> None:
     _, branches = after_a_forward()
     with pytest.raises(UsageError, match=r"`logits` must be what WithBranches returned, .* got a Tensor"):
         branches.loss(targets(), logits=torch.randn(3, CLASSES))
-    with pytest.raises(UsageError, match="unknown place in `logits` '2'"):
+    with pytest.raises(UsageError, match="unknown layer in `logits` '2'"):
         branches.loss(targets(), logits={"2": torch.randn(3, CLASSES)})
 
 
@@ -153,11 +153,11 @@ def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
     branches = attach(model, ["1", "3"], x, outputs=outputs, objective=lambda logits, y: (logits - y).abs().mean())
     model(x)
     y = torch.randn(3, outputs)
-    for place, logits in branches.logits().items():
+    for layer, logits in branches.logits().items():
         expected = 1 - (logits - y).square().sum() / (y - y.mean(0)).square().sum()
-        assert torch.allclose(branches.accuracies(y)[place], expected)
+        assert torch.allclose(branches.accuracies(y)[layer], expected)
         if outputs == 1:
-            assert torch.allclose(branches.accuracies(y[:, 0])[place], expected)
+            assert torch.allclose(branches.accuracies(y[:, 0])[layer], expected)
 
 
 def test_the_ignored_index_can_be_given_to_attach() -> None:
@@ -178,6 +178,6 @@ def test_a_mask_that_is_no_tensor_is_refused() -> None:
 def test_a_state_of_other_branches_is_refused_in_one_line(options: dict[str, object]) -> None:
     _, branches = after_a_forward()
     other = attach(mlp(), **{"at": ["1", "3"], "sample": rows(), "classes": CLASSES, "redundancy": 2} | options)
-    with pytest.raises(UsageError, match=r"not like those attached now \(.*heads.*\): attach with the places") as error:
+    with pytest.raises(UsageError, match=r"not like those attached now \(.*heads.*\): attach with the layers") as error:
         other.load_state_dict(branches.state_dict())
     assert "\n" not in str(error.value)

@@ -77,7 +77,7 @@ def test_a_function_pools_as_it_likes() -> None:
     model, x = vit(), images()
     name = "vit.**.0"
     branches = attach(model, name, x, CLASSES, pool=lambda tokens: torch.cat([tokens[:, 0], tokens.amax(1)], -1))
-    assert branches.head(branches.places[0]).width == 16
+    assert branches.head(branches.layers[0]).width == 16
 
 
 def test_one_row_a_token_by_a_function() -> None:
@@ -88,7 +88,7 @@ def test_one_row_a_token_by_a_function() -> None:
     (logits,) = branches.logits().values()
     targets = torch.full((len(logits),), -100)
     targets[:4] = 1
-    assert torch.allclose(branches.loss(targets), branches.loss(targets, logits={branches.places[0]: logits}))
+    assert torch.allclose(branches.loss(targets), branches.loss(targets, logits={branches.layers[0]: logits}))
 
 
 @pytest.mark.parametrize("pool", [lambda f: f, lambda f: None, lambda f: f.mean()])
@@ -138,10 +138,10 @@ def test_class_tokens_of_hugging_face(kind: str, causal: bool) -> None:
         with pytest.raises(UsageError, match="causal"):
             attach(model, at, sample, CLASSES, pool="class_token")
     else:
-        assert len(attach(model, at, sample, CLASSES, pool="class_token").places) == 2
+        assert len(attach(model, at, sample, CLASSES, pool="class_token").layers) == 2
 
 
-def test_a_dict_gives_each_place_its_own_pool() -> None:
+def test_a_dict_gives_each_layer_its_own_pool() -> None:
     model, x = vit(), images()
     branches = attach(model, "vit.**.[01]", x, CLASSES, pool={"**.1": "class_token"})
     assert [reader.pool for reader in branches.readers.values()] == ["mean", "class_token"]
@@ -208,8 +208,8 @@ def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int
 
 
 @pytest.mark.parametrize("kind", ["ids", "none"])
-def test_a_place_without_a_tensor_is_refused(kind: str) -> None:
-    with pytest.raises(UsageError, match=r"place 'pair' gives no floating-point tensor \(its output is a"):
+def test_a_layer_without_a_tensor_is_refused(kind: str) -> None:
+    with pytest.raises(UsageError, match=r"layer 'pair' gives no floating-point tensor \(its output is a"):
         attach(Two(kind), "pair", rows(), CLASSES)
 
 

@@ -34,11 +34,11 @@ def train(case: Case, model: torch.nn.Module, sample: object, branches: Branches
         optimizer.step()
 
 
-def test_places_and_widths_are_found(case: Case) -> None:
+def test_layers_and_widths_are_found(case: Case) -> None:
     model, sample = build(case)
     branches = attached(case, model, sample, redundancy=3)
-    assert branches.places == case.places
-    assert tuple(branches.head(name).width for name in branches.places) == case.widths
+    assert branches.layers == case.layers
+    assert tuple(branches.head(name).width for name in branches.layers) == case.widths
     assert branches.num_weights() == 3 * CLASSES * sum(case.widths)
 
 
@@ -75,10 +75,10 @@ def test_a_training_step_reaches_model_and_live_branches(case: Case, activation:
     call(model.train(), sample)
     logits = branches.logits()
     shape = (3, BATCH, CLASSES) if activation == "all" else (BATCH, CLASSES)
-    assert [tuple(one.shape) for one in logits.values()] == [shape] * len(case.places)
+    assert [tuple(one.shape) for one in logits.values()] == [shape] * len(case.layers)
     losses = branches.losses(targets())
     loss = branches.loss(targets())
-    assert list(losses) == list(case.places)
+    assert list(losses) == list(case.layers)
     assert torch.allclose(loss, sum(losses.values()))
     loss.backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in branches.parameters())

@@ -51,8 +51,8 @@ OPTIONS = {
         r"instance of it, such as CrossEntropyLoss\(\)",
     ),
     "quantities by nothing": ({"classes": None, "outputs": 1}, "objective='mse' or 'huber'"),
-    "detach by place": ({"detach": {"1": True, "3": False}}, "detach is True or False for all places"),
-    "allow_skipped": ({"allow_skipped": "1"}, "allow_skipped is True or False for all places"),
+    "detach by layer": ({"detach": {"1": True, "3": False}}, "detach is True or False for all layers"),
+    "allow_skipped": ({"allow_skipped": "1"}, "allow_skipped is True or False for all layers"),
     "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
     "branch_reduction": ({"branch_reduction": "max"}, "unknown branch_reduction 'max'"),
     "class_reduction": ({"class_reduction": "none"}, "unknown class_reduction 'none'"),
@@ -84,8 +84,8 @@ OPTIONS = {
     "too many": ({"sample": (rows(), rows())}, r"cannot be called on `sample` \(TypeError: .* x, _ = next"),
     "a batch of a loader": ({"sample": [rows(), rows()]}, "the inputs of one batch: x, _ = next"),
     "nothing": ({"sample": None}, "cannot be called on `sample`"),
-    "output key": ({"output": {"7": 0}}, "unknown place in `output` '7'"),
-    "pool key": ({"pool": {"7": "mean"}}, "unknown place in `pool` '7'"),
+    "output key": ({"output": {"7": 0}}, "unknown layer in `output` '7'"),
+    "pool key": ({"pool": {"7": "mean"}}, "unknown layer in `pool` '7'"),
     "module as key": ({"pool": {nn.ReLU(): "mean"}}, "the keys of `pool` are .* got a ReLU"),
 }
 
@@ -116,10 +116,10 @@ def test_counts_of_numpy_and_torch_are_whole_numbers() -> None:
     branches.loss(torch.arange(len(x))).backward()
 
 
-def test_attach_twice_at_one_place() -> None:
+def test_attach_twice_at_one_layer() -> None:
     model, x = mlp(), rows()
     branches = attach(model, ["1", "3"], x, CLASSES)
-    with pytest.raises(UsageError, match=r"place '3' carries branches already: call strip\(\) on those first"):
+    with pytest.raises(UsageError, match=r"layer '3' carries branches already: call strip\(\) on those first"):
         attach(model, "3", x, CLASSES)
     model(x)
     branches.logits()
@@ -170,7 +170,7 @@ WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "meta": (lambda: mlp().to("meta"), "the model has values on the meta device"),
     "meta buffer": (lambda: with_buffer(torch.zeros(2, device="meta")), "the model has values on the meta device"),
     "script": (lambda: script(mlp()), "TorchScript module, .*: attach to the model it was made from"),
-    "script inside": (lambda: nn.Sequential(nn.Linear(7, 7), script(nn.ReLU())), "place '1' is a TorchScript module"),
+    "script inside": (lambda: nn.Sequential(nn.Linear(7, 7), script(nn.ReLU())), "layer '1' is a TorchScript module"),
     "function": (lambda: torch.relu, "attach takes an nn.Module, got a builtin"),
 }
 
@@ -181,7 +181,7 @@ def test_wrapped_models(build: Callable[[], object], message: str) -> None:
         attach(build(), "1", rows(), CLASSES)
 
 
-def test_a_scripted_part_beside_the_place_does_not_matter() -> None:
+def test_a_scripted_part_beside_the_layer_does_not_matter() -> None:
     model, x = (
         nn.Sequential(nn.Linear(7, 7), script(nn.Sequential(nn.Linear(7, 7), nn.ReLU())), nn.Linear(7, CLASSES)),
         rows(),
@@ -227,7 +227,7 @@ def test_a_nested_sample_is_called_and_a_nested_feature_refused(layout: torch.la
             return self.second(torch.nested.to_padded_tensor(self.first(x), 0.0))
 
     model, x = Padded(), nested(layout)
-    with pytest.raises(UsageError, match="place 'first' gives a nested tensor") as caught:
+    with pytest.raises(UsageError, match="layer 'first' gives a nested tensor") as caught:
         attach(model, "first", x, CLASSES)
     assert "\n" not in str(caught.value)
     assert not hooks_in(model)
@@ -250,5 +250,5 @@ def test_a_sparse_feature_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.to_sparse()
 
-    with pytest.raises(UsageError, match=r"place '0' gives a tensor of layout torch.sparse_coo"):
+    with pytest.raises(UsageError, match=r"layer '0' gives a tensor of layout torch.sparse_coo"):
         attach(nn.Sequential(Sparse()), "0", rows(), CLASSES)

@@ -14,7 +14,7 @@ from torch.ao import quantization
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
 from asymtrain.branches import Branches, WithBranches, attach
-from asymtrain.branches._capture import PlaceHook
+from asymtrain.branches._capture import LayerHook
 from asymtrain.errors import UsageError, UsageWarning
 
 AT = ["1", "3"]
@@ -309,12 +309,12 @@ def test_others_hooks_stay() -> None:
     model, x = mlp(), rows()
     calls: list[str] = []
     model.register_forward_hook(lambda *_: calls.append("root"))
-    model[1].register_forward_hook(lambda *_: calls.append("place"))
+    model[1].register_forward_hook(lambda *_: calls.append("layer"))
     branches = attach(model, AT, x, CLASSES)
     branches.strip()
     calls.clear()
     model(x)
-    assert calls == ["place", "root"]
+    assert calls == ["layer", "root"]
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
@@ -333,7 +333,7 @@ def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
     assert not torch.equal(branches.head("0").live, before)
     other = attach(model, "1", x, CLASSES, name="other")
     branches.strip(optimizer)
-    assert [hook.name for hook in hooks_in(model) if isinstance(hook, PlaceHook)] == ["other"]
+    assert [hook.name for hook in hooks_in(model) if isinstance(hook, LayerHook)] == ["other"]
     other.strip()
     assert not [hook for hook in hooks_in(model) if type(hook).__module__.startswith("asymtrain")]
 

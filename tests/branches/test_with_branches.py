@@ -43,7 +43,7 @@ def test_it_gives_what_model_and_branches_give(case: Case) -> None:
         output, expected = output.logits, expected.logits
     assert torch.equal(output, expected)
     apart = branches.logits()
-    assert list(logits) == list(case.places)
+    assert list(logits) == list(case.layers)
     assert all(torch.equal(logits[name], apart[name]) for name in apart)
 
 

@@ -9,11 +9,11 @@ from torch import nn
 from asymtrain import attach
 
 CLASSES, WIDTH, BATCH = 3, 8, 16
-PLACES = ["blocks.0", "blocks.1"]
+LAYERS = ["blocks.0", "blocks.1"]
 
 
 class Net(nn.Module):
-    """Two places and a head."""
+    """Two layers and a head."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def by_hand(model, *, alpha, epochs, accumulate=1, bf16=False, learning_rate=0.0
         for i, (inputs, targets) in enumerate(zip(x.split(BATCH), y.split(BATCH), strict=True)):
             with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
                 main = F.cross_entropy(model(inputs), targets)
-                # Place by place, as the adapters log them: `branches.loss` rounds in another order.
+                # Layer by layer, as the adapters log them: `branches.loss` rounds in another order.
                 loss = main + alpha * sum(branches.losses(targets).values())
             (loss / accumulate).backward()
             if (i + 1) % accumulate == 0:

@@ -132,11 +132,11 @@ def test_what_is_logged():
     run = trainer(added, epochs=1)
     run.fit(module, loader())
     logged = {name: float(value) for name, value in run.callback_metrics.items()}
-    places = ["branch_loss/blocks.0", "branch_loss/blocks.1"]
-    assert logged.keys() == {"main_loss", "auxiliary_loss", "branch_loss", *places, "gradient_cosine"}
+    layers = ["branch_loss/blocks.0", "branch_loss/blocks.1"]
+    assert logged.keys() == {"main_loss", "auxiliary_loss", "branch_loss", *layers, "gradient_cosine"}
     assert logged["auxiliary_loss"] == logged["branch_loss"]
     assert logged["main_loss"] < logged["branch_loss"]
-    assert logged["branch_loss"] == pytest.approx(sum(logged[name] for name in places))
+    assert logged["branch_loss"] == pytest.approx(sum(logged[name] for name in layers))
     assert logged["gradient_cosine"] == pytest.approx(added.alignments.seen[-1].cosine)
     silent = callback(every=0)
     trainer(silent, epochs=1).fit(Module(), loader())
@@ -202,7 +202,7 @@ def test_a_checkpoint_resumes_without_the_callback_and_a_plain_one_with_it(tmp_p
 
 def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
     trainer(callback(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=2).fit(Module(), loader())
-    with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the places"):
+    with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the layers"):
         resume(Module(), tmp_path, callback(at="blocks.0"))
 
 

@@ -155,13 +155,13 @@ def test_peft_with_the_trainer_of_hugging_face(first, tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.ViTConfig(image_size=16, patch_size=8, num_labels=CLASSES, **sizes)
     model = seeded(lambda: transformers.ViTForImageClassification(config))
-    places = [name for name, part in model.named_modules() if type(part).__name__ == "ViTLayer"]
+    layers = [name for name, part in model.named_modules() if type(part).__name__ == "ViTLayer"]
     queries = [name for name, part in model.named_modules() if name.split(".")[-1] in ("query", "q_proj")]
     lora = peft.LoraConfig(r=2, target_modules=queries, modules_to_save=["classifier"])
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
     def put():
-        return attach(model, at=places, sample={"pixel_values": images[:2]}, classes=CLASSES, pool="class_token")
+        return attach(model, at=layers, sample={"pixel_values": images[:2]}, classes=CLASSES, pool="class_token")
 
     if first == "adapters":
         adapted = peft.get_peft_model(model, lora)
@@ -176,7 +176,7 @@ def test_peft_with_the_trainer_of_hugging_face(first, tmp_path):
     trainer = BranchesTrainer(adapted, arguments, train_dataset=rows, branches=branches, alpha=ALPHA)
     trainer.train()
     moved = {name for name, value in adapted.named_parameters() if not torch.equal(value, before[name])}
-    assert len(places) == 2
+    assert len(layers) == 2
     assert moved
     assert moved <= {name for name, value in adapted.named_parameters() if value.requires_grad}
     assert any("lora_" in name for name in moved)

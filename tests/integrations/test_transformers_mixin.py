@@ -222,7 +222,7 @@ def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
     trainer_of(model, branches_on(model), tmp_path, options={"save_strategy": "steps", "save_steps": 4}).train()
     other = seeded(Labelled)
     branches = attach(other, at="blocks.0", sample=examples()[0][:2], classes=CLASSES)
-    with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the places"):
+    with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the layers"):
         trainer_of(other, branches, tmp_path).train(str(tmp_path / "checkpoint-4"))
     again = seeded(Labelled)
     trainer = trainer_of(again, branches_on(again), tmp_path, branch_options={"lr": 0.1})
@@ -551,7 +551,7 @@ def test_evaluation_has_the_model_s_loss_alone(tmp_path):
     assert found == pytest.approx(F.cross_entropy(model(x)["logits"], y).item(), rel=1e-5)
 
 
-def test_weights_of_places_count(tmp_path):
+def test_weights_of_layers_count(tmp_path):
     model = seeded(Labelled)
     weighted = branches_on(model, weights={"blocks.0": 3.0})
     trainer = trainer_of(model, weighted, tmp_path, options={"max_steps": 1, "logging_steps": 1})

@@ -13,11 +13,11 @@ from asymtrain.lab.runs import RunSpec
 def test_it_is_the_form_of_a_spec_and_back():
     candidate = Candidate("softmax", "none", 0.3, "later", "cosine")
     assert Candidate.of(RunSpec(**candidate.fields(), seed=7)) == candidate
-    assert candidate.label == "softmax, alpha 0.3, later places, falling"
-    assert Candidate(branch_bias="prior").label == "sigmoid with prior bias, alpha 0.1"
+    assert candidate.label == "softmax, alpha 0.3, later layers, falling"
+    assert Candidate(bias="prior").label == "sigmoid with prior bias, alpha 0.1"
 
 
-@pytest.mark.parametrize("wrong", [{"objective": "cosine"}, {"places": "early"}, {"alpha": -1}])
+@pytest.mark.parametrize("wrong", [{"objective": "cosine"}, {"layers": "early"}, {"alpha": -1}])
 def test_what_no_run_can_have_is_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Candidate(**wrong)

@@ -30,18 +30,18 @@ PINNED_DEFAULTS = {
     "arch_options": (),
     "initial_weights": "",
     "at": (),
-    "places": "all",
+    "layers": "all",
     "pool": "mean",
     "layout": "",
     "head": "linear",
     "redundancy": 1,
     "activation": "last",
     "alpha": 1.0,
-    "over_classes": "mean",
+    "class_reduction": "mean",
     "alpha_schedule": "constant",
     "objective": "sigmoid",
     "branch_labels": "true",
-    "branch_bias": "none",
+    "bias": "none",
     "branch_weights": "trained",
     "signal": "gradient",
     "label_smoothing": 0.0,
@@ -77,7 +77,7 @@ FIRST_FIELDS = {
     "redundancy": 20,
     "activation": "all",
     "alpha": 46.416,
-    "over_classes": "sum",
+    "class_reduction": "sum",
     "learning_rate": 3e-4,
     "weight_decay": 1e-5,
     "decay": "matrices",
@@ -93,7 +93,7 @@ FIRST_FIELDS = {
 ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
-NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"branch_bias": "none"}
+NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}
 
 # Ids that results are stored under.
 PINNED_IDS = {

@@ -38,17 +38,17 @@ def test_the_paper_s_parameter_counts(arch, classes, redundancy, monkeypatch):
     assert printed in (None, f"{count / 1e6:.2f}", f"{count / 1e6:.1f}")
 
 
-PLACES = {
+LAYERS = {
     "mlp": ([f"blocks.{i}" for i in range(4)], [64, 128, 256, 128]),
     "cnn": ([f"blocks.{i}" for i in range(5)], [64, 256, 256, 128, 128]),
     "vit": ([f"blocks.{i}" for i in range(6)], [128] * 6),
 }
 
 
-@pytest.mark.parametrize("arch", PLACES)
+@pytest.mark.parametrize("arch", LAYERS)
 def test_branches_are_where_the_paper_puts_them(arch):
     model = models.build(arch, classes=10)
-    assert (list(model.points), list(model.widths)) == PLACES[arch]
+    assert (list(model.points), list(model.widths)) == LAYERS[arch]
 
 
 def test_the_cnn_has_the_paper_s_layers():

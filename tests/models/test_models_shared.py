@@ -155,17 +155,17 @@ def test_attach_sees_the_features(case):
     logits = model(images)
     pure, features = model.features(images)
     close(logits, pure)
-    assert branches.places == model.points
-    assert tuple(branches.head(place).width for place in branches.places) == model.widths
-    for (place, seen), feature in zip(branches.logits().items(), features, strict=True):
-        assert branches.head(place).live.dtype == torch.float64
-        close(seen, F.linear(feature, branches.head(place).live))
+    assert branches.layers == model.points
+    assert tuple(branches.head(layer).width for layer in branches.layers) == model.widths
+    for (layer, seen), feature in zip(branches.logits().items(), features, strict=True):
+        assert branches.head(layer).live.dtype == torch.float64
+        close(seen, F.linear(feature, branches.head(layer).live))
 
 
 def test_attach_finds_the_layout_by_itself(case):
     model = case.build()
     branches = attach(model, list(model.points), case.images(), CLASSES, pool=model.pool)
-    assert tuple(branches.head(place).width for place in branches.places) == model.widths
+    assert tuple(branches.head(layer).width for layer in branches.layers) == model.widths
 
 
 def test_a_seed_fixes_the_weights_and_leaves_the_global_state(case):

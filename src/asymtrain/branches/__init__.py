@@ -1,11 +1,11 @@
 """Temporary auxiliary branches on any PyTorch model.
 
 _attaching.py   attach(): check, dry run, draw, connect
-_places.py      names and globs -> modules            _dry_run.py   what calls on the sample tell
+_layers.py      names and globs -> modules            _dry_run.py   what calls on the sample tell
 _forwards.py    calls that leave no trace
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
-_heads.py       one place's weights and logits        _tied.py      the model's own output layer
+_heads.py       one layer's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches                              _optimizers.py  their weights in optimizers
@@ -20,8 +20,8 @@ from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
 from asymtrain.branches._heads import check_weight_count, draw_branches, module_heads
+from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
-from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
 from asymtrain.branches._with_branches import WithBranches
 

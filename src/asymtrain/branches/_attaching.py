@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from asymtrain.branches._axes import BatchEvidence, PlaceEvidence, infer_layout
+from asymtrain.branches._axes import BatchEvidence, LayerEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches
-from asymtrain.branches._dry_run import DryRun, blind_places, dry_run, masked_places
+from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
 from asymtrain.branches._heads import NAMED_HEADS, HeadKind, make_heads
+from asymtrain.branches._layers import Where, by_layer, find_paths, module_at
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
-from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
 from asymtrain.branches._with_branches import is_sharded
@@ -33,7 +33,7 @@ from asymtrain.objectives import ClassReduction, Objective, find_objective, prio
 Arguments = ParamSpec("Arguments")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's branch: twenty linear maps at each place, of which the last is live, judged class by class
+    # The paper's branch: twenty linear maps at each layer, of which the last is live, judged class by class
     "paper": {"redundancy": 20, "activation": "last", "objective": "sigmoid"},
     # The same branch, begun at the class shares: a bias-free one first has to learn that most classes are absent
     "prior": {"objective": "sigmoid", "bias": "prior"},
@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "deep_supervision": {"pool": "none", "objective": "softmax", "resize": "targets"},
     # Inner layers learn to use the model's own output layer, so that inference may stop there
     "early_exit": {"pool": "none", "head": "tied", "objective": "softmax"},
-    # What a linear classifier can read at a place, without any effect on the model
+    # What a linear classifier can read at a layer, without any effect on the model
     "probe": {"objective": "softmax", "detach": True},
 }
 
@@ -95,30 +95,30 @@ def attach(
     allow_skipped: bool = False,
     ignore_index: int = -100,
 ) -> Branches:
-    """Put `redundancy` branches with `classes` outputs on each place of a model; the model stays as it is.
+    """Put `redundancy` branches with `classes` outputs on each layer of a model; the model stays as it is.
 
     Attach before torch.compile, and before DDP or FSDP2 (see `WithBranches`).
 
     Args:
         model: any module. Its parameters, buffers and state_dict do not change.
         at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
-            that count the model's repeated blocks, -1 for the last; or a dict from one of these to the place's name.
+            that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
         sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. A dry run
             on it finds the widths.
         classes: the number of logits of a branch.
-        redundancy: the number of branches at each place.
+        redundancy: the number of branches at each layer.
         activation: which branch gives a loss: the `last`, or `all`.
         preset: a name of `PRESETS`, for the options that are not given.
         outputs: another word for `classes`, where a branch predicts quantities.
         objective: what a branch learns by: `sigmoid` (the paper's, and the default for classes), `softmax` (or
             `cross_entropy`), `mse`, `huber`, `dice`, or a function from logits and targets to a scalar.
         head: what a branch is: `linear` (the paper's), `mlp`, `conv`, `tied` (the model's own final norm and output
-            layer), a function of (width, outputs) that returns a module, or a module that all places share.
+            layer), a function of (width, outputs) that returns a module, or a module that all layers share.
         pool: `mean` over positions, the `class_token` (position 0), `none` to keep the positions, or a function from
             the feature to (B, D).
         layout: a letter for each axis of the feature (B batch, C or D features, others positions), where it cannot
             be told: "BD", "BCHW", "BTD", "TBD", "BHWC".
-        output: which part of a place's output is the feature: an index, a key, or a function. Otherwise the first
+        output: which part of a layer's output is the feature: an index, a key, or a function. Otherwise the first
             floating-point tensor in it.
         resize: where positions of logits and targets differ in number: bring the `targets` (nearest) or the `logits`
             (linear) to the other's.
@@ -127,22 +127,22 @@ def attach(
             models, else 0.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
             function of the model's arguments that returns that; for means over positions and for the loss. The default
-            is used at the places alone that the dry run shows to have its positions. A model that is called without it
+            is used at the layers alone that the dry run shows to have its positions. A model that is called without it
             has no padding.
         detach: whether the branches only read: no gradient goes into the model, and its forward needs none.
-        weights: of the places in the sum of their losses.
+        weights: of the layers in the sum of their losses.
         bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
             classes' shares in `labels`, without labels of equal shares. None for linear branches without bias.
         labels: of the training set, for `bias="prior"`: class indices, or as floats a row for each sample (N, C).
-        branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
+        branch_reduction: with activation `all`, whether a layer's loss is the sum or the mean over its branches.
         class_reduction: mean or sum over classes, in objectives whose classes do not compete.
-        name: of this set. A place can have several sets under different names.
+        name: of this set. A layer can have several sets under different names.
         seed: of the initial weights. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
-        allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
+        allow_skipped: whether a layer may be skipped in a forward. Its loss is then left out.
         ignore_index: the class index that counts for nothing in losses and accuracies, where they are given none.
 
-    `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
+    `head`, `pool`, `layout`, `output` and `weights` also take a dict from layer names (or globs) to values.
     """
     quantities, number = outputs is not None, _number_of_outputs(classes, outputs)
     redundancy = _count("redundancy", redundancy)
@@ -156,37 +156,37 @@ def attach(
     _check_values(dtype, ignore_index, shift, mask, detach=detach, allow_skipped=allow_skipped)
     refuse_wrapped(model)
     paths = find_paths(model, at)
-    places = {place: module_at(model, path) for place, path in paths.items()}
-    refuse_places(places, name)
-    mask_rule = mask_of(model, mask, places.values())
-    wanted = _wanted_readers(places, layout, pool, output, detach=detach)
-    kinds: dict[str, HeadKind] = by_place(head, places, "head", "linear")
-    place_weights = by_place(weights, places, "weights", 1.0)
+    layers = {layer: module_at(model, path) for layer, path in paths.items()}
+    refuse_layers(layers, name)
+    mask_rule = mask_of(model, mask, layers.values())
+    wanted = _wanted_readers(layers, layout, pool, output, detach=detach)
+    kinds: dict[str, HeadKind] = by_layer(head, layers, "head", "linear")
+    layer_weights = by_layer(weights, layers, "weights", 1.0)
     _check_heads(kinds, initial_bias)
-    _check_weights(place_weights)
+    _check_weights(layer_weights)
 
-    run = DryRun(model, places, {place: reader.output for place, reader in wanted.items()})
-    settled = [place for place, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
+    run = DryRun(model, layers, {layer: reader.output for layer, reader in wanted.items()})
+    settled = [layer for layer, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
     seen, batch = dry_run(run, sample, settled, detach=detach)
     readers, features = {}, {}
-    for place, reader in wanted.items():
-        readers[place], features[place] = _read_place(place, places[place], reader, seen.get(place), batch)
+    for layer, reader in wanted.items():
+        readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, seen.get(layer), batch)
     _refuse_blind(run, readers, seen, sample)
     readers, mask_rule = _with_mask(run, readers, mask_rule, seen, sample)
     _warn_of_repeated_calls(seen)
 
     tokens = any(reader.positions == 1 for reader in readers.values())
     if shift and not tokens:
-        raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
+        raise UsageError("shift moves the targets of tokens: attach with pool='none' at layers that give (B, T, D)")
     heads = make_heads(
         kinds, features, readers, number, redundancy, activation, initial_bias, seed, dtype,
         own={id(parameter) for parameter in model.parameters()},
-        tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
+        tied=functools.cache(lambda: output_layers(model, sample, list(layers.values()))),
     )  # fmt: skip
     settings = Settings(
         learned, activation, branch_reduction, class_reduction, resize,
         int(tokens and _is_causal(model)) if shift is None else shift,
-        {place: float(weight) for place, weight in place_weights.items() if weight != 1}, allow_skipped,
+        {layer: float(weight) for layer, weight in layer_weights.items() if weight != 1}, allow_skipped,
         ignore_index, quantities,
     )  # fmt: skip
     branches = Branches(
@@ -233,8 +233,8 @@ def _check_values(
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
         raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
     for option, flag in (("detach", detach), ("allow_skipped", allow_skipped)):
-        if not isinstance(flag, bool):  # a dict from places to flags would be True for all of them
-            raise UsageError(f"{option} is True or False for all places, got {flag!r}: attach twice where they differ")
+        if not isinstance(flag, bool):  # a dict from layers to flags would be True for all of them
+            raise UsageError(f"{option} is True or False for all layers, got {flag!r}: attach twice where they differ")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
 
@@ -315,9 +315,9 @@ def _check_heads(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
 
 
 def _check_weights(weights: Mapping[str, object]) -> None:
-    for place, weight in weights.items():
+    for layer, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise UsageError(f"the weight of place {place!r} must be a number of 0 or more, got {weight!r}")
+            raise UsageError(f"the weight of layer {layer!r} must be a number of 0 or more, got {weight!r}")
 
 
 def _is_causal(model: nn.Module) -> bool:
@@ -327,26 +327,26 @@ def _is_causal(model: nn.Module) -> bool:
 
 
 def _wanted_readers(
-    places: Collection[str],
+    layers: Collection[str],
     layout: str | Mapping[str, str] | None,
     pool: Pool | Mapping[str, Pool],
     output: Selector | Mapping[str, Selector] | None,
     *,
     detach: bool,
 ) -> dict[str, Reader]:
-    """By place, what the user asked for."""
-    pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
-    layouts = by_place(layout, places, "layout", None)
-    selectors = by_place(output, places, "output", None)
-    return {place: Reader(layouts[place], pools[place], selectors[place], detach) for place in places}
+    """By layer, what the user asked for."""
+    pools: dict[str, Pool] = by_layer(pool, layers, "pool", "mean")
+    layouts = by_layer(layout, layers, "layout", None)
+    selectors = by_layer(output, layers, "output", None)
+    return {layer: Reader(layouts[layer], pools[layer], selectors[layer], detach) for layer in layers}
 
 
-def _read_place(
-    name: str, place: nn.Module, wanted: Reader, seen: PlaceEvidence | None, batch: BatchEvidence
+def _read_layer(
+    name: str, layer: nn.Module, wanted: Reader, seen: LayerEvidence | None, batch: BatchEvidence
 ) -> tuple[Reader, Tensor]:
-    """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
+    """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run."""
     if seen is None:
-        raise _did_not_run(name, place)
+        raise _did_not_run(name, layer)
     wanted.check()
     if seen.feature is None:
         raise _no_feature(name, seen.output, wanted.output)
@@ -354,13 +354,13 @@ def _read_place(
         raise _no_gradient(name, *seen.passed_by)
     layout = wanted.layout
     if layout is not None and wanted.pool == "none" and len(layout) > 5:
-        raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
+        raise UsageError(f"layer {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
     if layout is None and not seen.feature.is_nested and not callable(wanted.pool):
         layout = infer_layout(name, tuple(seen.feature.shape), seen, batch)
     if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
         raise UsageError(
-            f"place {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
-            "use pool='mean' there (pool also takes a dict from place to rule)"
+            f"layer {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
+            "use pool='mean' there (pool also takes a dict from layer to rule)"
         )
     reader = replace(wanted, layout=layout)
     with torch.no_grad():
@@ -368,22 +368,22 @@ def _read_place(
             rows = replace(reader, output=None).read(seen.feature)
         except Exception as error:
             raise UsageError(
-                f"place {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
+                f"layer {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
             ) from error
     if isinstance(rows, str):
-        raise UsageError(f"place {name!r} {rows}")
+        raise UsageError(f"layer {name!r} {rows}")
     if rows.is_meta or rows.numel() == 0:
         kind = "on the meta device" if rows.is_meta else f"of shape {tuple(rows.shape)}"
-        raise UsageError(f"place {name!r} gives a tensor {kind}, without values: choose another module")
+        raise UsageError(f"layer {name!r} gives a tensor {kind}, without values: choose another module")
     return reader, rows
 
 
-def _did_not_run(name: str, place: nn.Module) -> UsageError:
-    if isinstance(place, nn.ModuleList | nn.ModuleDict):
-        kind = type(place).__name__
-        return UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
+def _did_not_run(name: str, layer: nn.Module) -> UsageError:
+    if isinstance(layer, nn.ModuleList | nn.ModuleDict):
+        kind = type(layer).__name__
+        return UsageError(f"layer {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
     return UsageError(
-        f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
+        f"layer {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
         "forward calls"
     )
 
@@ -393,24 +393,24 @@ def _no_feature(name: str, output: object, selector: Selector | None) -> UsageEr
     parts = ", ".join(map(str, named_parts(output)))
     remedy = "choose another module, or pick a part of its output with output="
     return UsageError(
-        f"place {name!r} gives no floating-point tensor{where} (its output is a {type(output).__name__}"
+        f"layer {name!r} gives no floating-point tensor{where} (its output is a {type(output).__name__}"
         + (f" with the parts {parts}" if parts else "")
         + f"): {'leave output= out there' if where and not parts else remedy}"
     )
 
 
 def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]) -> UsageError:
-    """What to do where the first of a place's tensors has no gradient, and others have."""
+    """What to do where the first of a layer's tensors has no gradient, and others have."""
     choices = " or ".join(f"output={other!r}" for other in others) or "output=, a function that picks one of them"
     meant = "" if first is None else f", or output={first!r} if the first is meant"
     return UsageError(
-        f"place {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
+        f"layer {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
         f"others have: pass {choices}{meant}"
     )
 
 
 def _refuse_blind(
-    run: DryRun, readers: Mapping[str, Reader], seen: Mapping[str, PlaceEvidence], sample: object
+    run: DryRun, readers: Mapping[str, Reader], seen: Mapping[str, LayerEvidence], sample: object
 ) -> None:
     """Refuse class tokens that nothing of the other tokens reaches."""
     axes = {
@@ -418,10 +418,10 @@ def _refuse_blind(
         for name, reader in readers.items()
         if reader.pool == "class_token" and reader.layout is not None
     }
-    blind = blind_places(run, seen, sample, axes)
+    blind = blind_layers(run, seen, sample, axes)
     if blind:
         raise UsageError(
-            f"the first token of place {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
+            f"the first token of layer {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
             "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
         )
 
@@ -430,7 +430,7 @@ def _with_mask(
     run: DryRun,
     readers: dict[str, Reader],
     rule: MaskRule | None,
-    seen: Mapping[str, PlaceEvidence],
+    seen: Mapping[str, LayerEvidence],
     sample: object,
 ) -> tuple[dict[str, Reader], MaskRule | None]:
     """The readers, each with the answer whether the usual mask is of its positions; no rule where it is of none."""
@@ -441,18 +441,18 @@ def _with_mask(
         for name, reader in readers.items()
         if reader.counts_positions and (feature := seen[name].feature) is not None
     }
-    masked = masked_places(run, shapes, masked_sample(rule, sample), USUAL_MASK)
+    masked = masked_layers(run, shapes, masked_sample(rule, sample), USUAL_MASK)
     readers = readers | {name: replace(readers[name], masked=answer) for name, answer in masked.items()}
     return readers, None if set(masked.values()) == {False} else rule
 
 
-def _warn_of_repeated_calls(seen: Mapping[str, PlaceEvidence]) -> None:
-    repeated = {place: evidence.calls for place, evidence in seen.items() if evidence.calls > 1}
+def _warn_of_repeated_calls(seen: Mapping[str, LayerEvidence]) -> None:
+    repeated = {layer: evidence.calls for layer, evidence in seen.items() if evidence.calls > 1}
     if repeated:
-        counts = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
+        counts = ", ".join(f"{layer!r} {calls} times" for layer, calls in list(repeated.items())[:3])
         more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""
         warnings.warn(
-            f"one forward calls the place {counts}{more}, and branches read the last call alone: where every call "
+            f"one forward calls the layer {counts}{more}, and branches read the last call alone: where every call "
             "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
             UsageWarning,
             stacklevel=4,  # behind attach and its decorator
@@ -496,12 +496,12 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has values on the meta device: load them or initialise them, then attach")
 
 
-def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:
-    """Refuse places whose hooks would not run or that carry branches of this set already."""
-    for name, place in places.items():
-        if carries_branches(place, set_name):
+def refuse_layers(layers: dict[str, nn.Module], set_name: str) -> None:
+    """Refuse layers whose hooks would not run or that carry branches of this set already."""
+    for name, layer in layers.items():
+        if carries_branches(layer, set_name):
             raise UsageError(
-                f"place {name!r} carries branches already: call strip() on those first, or give this set another name="
+                f"layer {name!r} carries branches already: call strip() on those first, or give this set another name="
             )
-        if isinstance(place, torch.jit.ScriptModule):
-            raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise UsageError(f"layer {name!r} is a TorchScript module, which takes no hooks: choose one that is not")

@@ -1,8 +1,8 @@
-"""Which axis of a place's output is what: from evidence, never from a guess.
+"""Which axis of a layer's output is what: from evidence, never from a guess.
 
 A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and two more calls do.
 
-The batch axis: the model is called again on other rows of the sample. The axis on which a place's output then has
+The batch axis: the model is called again on other rows of the sample. The axis on which a layer's output then has
 those rows, and the model's output too, is the batch; unless the same holds for the sample's second axis, as in a model
 that treats every token alone. Where no such call succeeds, what was known from one call remains: the batch comes first
 in images (four axes or more) and in an output (B, classes); for three axes with the features last it comes first where
@@ -10,7 +10,7 @@ that axis has the batch's size and the next one has not, or where every sequence
 
 The feature axis, strongest first:
 
-1. the layer that made the very tensor a place gives (activations and dropout let through what they take), or a norm
+1. the layer that made the very tensor a layer gives (activations and dropout let through what they take), or a norm
    that takes it: a convolution has its channels on axis 1, a linear layer its features on the last axis;
 2. the axis that alone keeps its size when the input is shorter or smaller;
 3. the layers that take or make tensors of this very shape, where they agree and no other axis has the size of a layer's
@@ -81,7 +81,7 @@ def lets_through(layer: nn.Module) -> bool:
 
 
 @dataclass
-class LayerEvidence:
+class NeighbourEvidence:
     """What the layers of torch that ran in one forward tell: the feature axes of shapes, and numbers of features."""
 
     axes: dict[Shape, set[int]] = field(default_factory=dict)
@@ -101,17 +101,17 @@ class LayerEvidence:
 
 
 @dataclass
-class PlaceEvidence:
-    """What was seen of one place in its last call, and what layers and further calls say about its feature's axes."""
+class LayerEvidence:
+    """What was seen of one layer in its last call, and what layers and further calls say about its feature's axes."""
 
     output: object = None
     feature: Tensor | None = None
-    calls: int = 1  # of the place in one forward
+    calls: int = 1  # of the layer in one forward
     # Where the feature is the first of several and has no gradient, as others have: its selector, and theirs
     passed_by: tuple[int | str | None, tuple[int | str, ...]] | None = None
     by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
     by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
-    layers: LayerEvidence = field(default_factory=LayerEvidence)
+    neighbours: NeighbourEvidence = field(default_factory=NeighbourEvidence)
     batch_axis: int | None = None  # that of the rows, as further calls show
     has_rows: bool | None = None  # whether the output has a row for each sample, as further calls show
     resized: frozenset[int] = frozenset()  # axes whose size follows the input's length or height and width
@@ -126,7 +126,7 @@ class PlaceEvidence:
         if self.resized and batch is not None and len(others) == 1:
             # Layers may contradict each other, as where tokens are mixed by a convolution; sizes do not.
             told = told & others if len(told) > 1 else told | others
-        told = told or self.layers.feature_axes(shape, batch)
+        told = told or self.neighbours.feature_axes(shape, batch)
         settled = next(iter(told)) if len(told) == 1 else None
         return None if settled in self.resized or settled == batch else settled
 
@@ -168,18 +168,18 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
     )
 
 
-def infer_layout(place: str, shape: Shape, evidence: PlaceEvidence, batch: BatchEvidence) -> str:
-    """The layout of a place's output, or a `UsageError` that asks for it."""
+def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: BatchEvidence) -> str:
+    """The layout of a layer's output, or a `UsageError` that asks for it."""
     axes = len(shape)
     if axes == 0:
         raise UsageError(
-            f"place {place!r} gives a single number, which has no row for each sample: choose another module"
+            f"layer {layer!r} gives a single number, which has no row for each sample: choose another module"
         )
     if evidence.has_rows is False or (axes == 2 and evidence.batch_axis is None and batch.size not in (None, shape[0])):
         example = {3: "BTD", 4: "BCHW"}.get(axes, "BD")
         fault = f"for a batch of {batch.size}" if shape[0] != batch.size else "that are not those of the batch"
         raise UsageError(
-            f"place {place!r} gives {shape[0]} rows {fault}: pass layout={example!r} if there is one target a row, or "
+            f"layer {layer!r} gives {shape[0]} rows {fault}: pass layout={example!r} if there is one target a row, or "
             "a `pool` function that returns one row a sample"
         )
     first = evidence.batch_axis
@@ -194,11 +194,11 @@ def infer_layout(place: str, shape: Shape, evidence: PlaceEvidence, batch: Batch
         first = 0 if known else None
     if first == 0 and feature is None and axes == 3:
         raise UsageError(
-            f"place {place!r} gives shape {shape}, and which of its axes 1 and 2 has the features cannot be told: pass "
+            f"layer {layer!r} gives shape {shape}, and which of its axes 1 and 2 has the features cannot be told: pass "
             "layout='BTD' (tokens, then features) or 'BCT' (features first, as of 1-d convolutions)"
         )
     if first is None or feature is None or axes not in _POSITIONS:
-        raise UsageError(f"place {place!r} gives shape {shape}, and {_QUESTIONS.get(axes, _OTHER_QUESTION)}")
+        raise UsageError(f"layer {layer!r} gives shape {shape}, and {_QUESTIONS.get(axes, _OTHER_QUESTION)}")
     letters = iter(_POSITIONS[axes])
     name = "D" if axes == 2 or (axes == 3 and feature != 1) else "C"
     return "".join("B" if axis == first else name if axis == feature else next(letters) for axis in range(axes))

@@ -1,18 +1,18 @@
 """Hooks that carry features out of a forward.
 
     OpenHook    before the model's forward   forget the previous forward, start listening
-    PlaceHook   after each place             keep its rows
+    LayerHook   after each layer             keep its rows
     CloseHook   after the model's forward    stop listening
 
 A forward is one call of the model given to `attach`. Between Close and the next Open nothing is recorded:
-activation checkpointing runs places again during backward, and those calls must not count. They are pooled
+activation checkpointing runs layers again during backward, and those calls must not count. They are pooled
 nonetheless: the recomputation must save as many tensors as the forward did.
 
 A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
 auxiliary loss, while warming up, or where a forward is only looked at. It is a mistake where a backward goes through it
 and somebody has asked about the later one: then its own auxiliary loss is missing. That backward is refused, by hooks
 that the autograd graph of a forward gets when it is dropped; a loop that asks about each forward pays nothing.
-What is compiled, the model or its places, is not watched: nothing of ours runs there that could keep a node.
+What is compiled, the model or its layers, is not watched: nothing of ours runs there that could keep a node.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -31,10 +31,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from asymtrain.branches._layers import module_at
 from asymtrain.branches._losses import Product
 from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._nested import first_tensor, select, tensors_in
-from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, UsageWarning
 
@@ -44,10 +44,10 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Forward:
-    """The latest forward of the model, and the hooks that have what each place gave in it."""
+    """The latest forward of the model, and the hooks that have what each layer gave in it."""
 
     def __init__(self) -> None:
-        self.places: list[PlaceHook] = []
+        self.layers: list[LayerHook] = []
         self.state: Literal["none", "running", "over", "taken"] = (
             "none"  # taken: WithBranches has handed its logits out
         )
@@ -69,7 +69,7 @@ class Forward:
         """Watch the graph of this forward, about which nobody asked, before it is forgotten."""
         if self.dropped is None:
             self.dropped = Dropped()
-        for node in {node for place in self.places for node in place.ways_back()}:
+        for node in {node for layer in self.layers for node in layer.ways_back()}:
             node.register_prehook(self.dropped)
 
     def forget(self) -> None:
@@ -81,8 +81,8 @@ class Forward:
     def forget_features(self, state: Literal["none", "taken"]) -> None:
         """Drop the features, and with them their autograd graph; a loss can be taken of logits that were made of it."""
         self.state = state
-        for place in self.places:
-            place.caught = place.trial = None
+        for layer in self.layers:
+            layer.caught = layer.trial = None
 
 
 class Dropped:
@@ -126,7 +126,7 @@ class _Hook:
 
 
 class Caught(NamedTuple):
-    """What a place gave in one forward: its output, which is read when somebody asks, or the rows read from it."""
+    """What a layer gave in one forward: its output, which is read when somebody asks, or the rows read from it."""
 
     with_grad: bool
     output: object = None  # None where rows were read at once
@@ -136,12 +136,12 @@ class Caught(NamedTuple):
     feature: Tensor | None = None  # in the output, which the model may give other parts afterwards
 
 
-class PlaceHook(_Hook):
-    """Keeps what a place gave in the latest forward; of several calls in one forward, in the last.
+class LayerHook(_Hook):
+    """Keeps what a layer gave in the latest forward; of several calls in one forward, in the last.
 
     Under torch.compile rows are read at once. Else the output is held until the next forward and read when somebody
-    asks: in an evaluation most are never asked for, and in training all places are read together. A model that changes
-    the output in place after the place (ReLU) leaves nothing to read. The first forward of each mode tells, and there,
+    asks: in an evaluation most are never asked for, and in training all layers are read together. A model that changes
+    the output in place after the layer (ReLU) leaves nothing to read. The first forward of each mode tells, and there,
     as in torch.inference_mode, where changes are not counted, rows are always read at once; so they are inside of
     activation checkpointing, which would not free what is held.
     """
@@ -212,7 +212,7 @@ class PlaceHook(_Hook):
                 self.caught = held
 
     def ways_back(self) -> tuple[Node, ...]:
-        """The nodes of autograd by which a backward comes through what the place gave in the latest forward."""
+        """The nodes of autograd by which a backward comes through what the layer gave in the latest forward."""
         caught = self.caught
         return () if caught is None else caught.nodes if caught.output is None else _nodes(caught.output)
 
@@ -227,7 +227,7 @@ class PlaceHook(_Hook):
         return rows if isinstance(rows, str) else rows.detach()
 
     def rows(self) -> Tensor | str | None:
-        """The rows, or what was wrong, or nothing where the place did not run."""
+        """The rows, or what was wrong, or nothing where the layer did not run."""
         caught = self.caught
         if caught is None:
             return None
@@ -312,8 +312,8 @@ class CloseHook(_Hook):
     def __call__(self, *call: Any) -> None:
         forward = self.forward
         if forward.state == "running":
-            for place in () if torch.compiler.is_compiling() else forward.places:
-                place.settle()
+            for layer in () if torch.compiler.is_compiling() else forward.layers:
+                layer.settle()
             forward.state = "over"
 
 
@@ -337,16 +337,16 @@ class Capture:
         self.forward = Forward()
         self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
         self.detached = all(reader.detach for reader in readers.values())
-        self.places = {place: PlaceHook(self.forward, reader, name) for place, reader in readers.items()}
-        self.forward.places = list(self.places.values())
+        self.layers = {layer: LayerHook(self.forward, reader, name) for layer, reader in readers.items()}
+        self.forward.layers = list(self.layers.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
-        modules = {place: module_at(model, path) for place, path in paths.items()}
+        modules = {layer: module_at(model, path) for layer, path in paths.items()}
         opening = OpenHook(self.forward, mask, keep_tokens)
         self.handles = [
             model.register_forward_pre_hook(opening, with_kwargs=True),
-            *(modules[place].register_forward_hook(hook) for place, hook in self.places.items()),
-            # Last, for the case that the model itself is a place.
+            *(modules[layer].register_forward_hook(hook) for layer, hook in self.layers.items()),
+            # Last, for the case that the model itself is a layer.
             model.register_forward_hook(CloseHook(self.forward)),
         ]
         self.hooked = [weakref.ref(module) for module in (model, *modules.values())]
@@ -354,32 +354,32 @@ class Capture:
             _mark(module)
 
     def rows(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
-        return self._of_places(PlaceHook.rows, allow_skipped)
+        """What each layer that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
+        return self._of_layers(LayerHook.rows, allow_skipped)
 
     def sources(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """What the rows of each place come from: see `PlaceHook.source` and `rows`."""
-        return self._of_places(PlaceHook.source, allow_skipped)
+        """What the rows of each layer come from: see `LayerHook.source` and `rows`."""
+        return self._of_layers(LayerHook.source, allow_skipped)
 
-    def _of_places(self, ask: Callable[[PlaceHook], Tensor | str | None], allow_skipped: bool) -> dict[str, Tensor]:
+    def _of_layers(self, ask: Callable[[LayerHook], Tensor | str | None], allow_skipped: bool) -> dict[str, Tensor]:
         forward = self.forward
         if not forward.happened:
             raise UsageError(_NOTHING_TAKEN if forward.state == "taken" else _NOTHING_CAUGHT)
         training = torch.is_grad_enabled() and forward.with_grad
         found: dict[str, Tensor] = {}
-        for name, place in self.places.items():
-            answer = ask(place)
+        for name, layer in self.layers.items():
+            answer = ask(layer)
             if answer is None:
                 continue
             if isinstance(answer, str):
-                raise UsageError(f"place {name!r} {answer}")
-            if training and place.caught is not None and not place.caught.with_grad and not self.detached:
-                raise UsageError(f"place {name!r} {_WITHOUT_GRADIENTS}")
+                raise UsageError(f"layer {name!r} {answer}")
+            if training and layer.caught is not None and not layer.caught.with_grad and not self.detached:
+                raise UsageError(f"layer {name!r} {_WITHOUT_GRADIENTS}")
             found[name] = answer
-        if not allow_skipped and len(found) < len(self.places):
-            skipped = [name for name in self.places if name not in found]
+        if not allow_skipped and len(found) < len(self.layers):
+            skipped = [name for name in self.layers if name not in found]
             raise UsageError(
-                f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
+                f"{len(skipped)} of {len(self.layers)} layers did not run in the latest forward ({skipped[0]!r} "
                 f"first): {_SKIPPED}"
             )
         if training:
@@ -439,7 +439,7 @@ def clean(model: Model) -> Model:
         own = _own_hooks(module)
         for hooks, key in own:
             hook = _pop_hook(module, hooks, key)
-            if isinstance(hook, PlaceHook):
+            if isinstance(hook, LayerHook):
                 hook.forward.forget()  # what was caught must not pass for a later forward's
         if own:
             _unmark(module)
@@ -450,7 +450,7 @@ def forget_forwards(model: nn.Module) -> None:
     """Let every set of branches on a model forget its latest forward."""
     for module in model.modules():
         for hook in module._forward_hooks.values():
-            if isinstance(hook, PlaceHook):
+            if isinstance(hook, LayerHook):
                 hook.forward.forget()
 
 
@@ -495,7 +495,7 @@ def _mark(module: nn.Module) -> None:
 
 
 def _unmark(module: nn.Module) -> None:
-    """Take the mark off, unless a `forward` of somebody else's has taken its place."""
+    """Take the mark off, unless a `forward` of somebody else's has taken its layer."""
     method, function = module.__dict__.get("forward"), _class_forward(module)
     bound = isinstance(method, types.MethodType) and method.__self__ is module
     if bound and function is not None and getattr(method, "__code__", None) is function.__code__:
@@ -508,8 +508,8 @@ def _class_forward(module: nn.Module) -> types.FunctionType | None:
 
 
 def carries_branches(module: nn.Module, name: str) -> bool:
-    """Whether a place already has branches of the set of this name."""
-    return any(isinstance(hook, PlaceHook) and hook.name == name for hook in module._forward_hooks.values())
+    """Whether a layer already has branches of the set of this name."""
+    return any(isinstance(hook, LayerHook) and hook.name == name for hook in module._forward_hooks.values())
 
 
 def is_exporting() -> bool:
@@ -545,12 +545,12 @@ _SKIPPED = (
     "and attach to the model as it is now; under torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TRAINED = (
-    "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
+    "no layer ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
     "them, call torch.compiler.reset() once after attach"
 )
 _WITHOUT_GRADIENTS = (
     "ran without gradients inside a forward with gradients: use checkpoint(..., use_reentrant=False), or take this "
-    "place out of torch.no_grad(); to train the branches alone, attach with detach=True"
+    "layer out of torch.no_grad(); to train the branches alone, attach with detach=True"
 )
 _DROPPED = (
     "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "
@@ -562,5 +562,5 @@ _HELD = (
 )
 _CHANGED = (
     "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "
-    "that layer as the place"
+    "that layer as the layer"
 )

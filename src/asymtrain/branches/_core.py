@@ -1,7 +1,7 @@
 """`Branches`: the auxiliary objectives of one model, while it trains.
 
     branches = attach(model, ...)        hooks on
-    model(x)                             each place's feature is caught, pooled to (B, D) unless positions are kept
+    model(x)                             each layer's feature is caught, pooled to (B, D) unless positions are kept
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
@@ -42,9 +42,9 @@ Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None
 
 
 class Branches(nn.Module):
-    """Temporary heads on places of a model that they are no part of. Made by `attach`.
+    """Temporary heads on layers of a model that they are no part of. Made by `attach`.
 
-    `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the places' names.
+    `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the layers' names.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Branches(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
-        self.paths = dict(paths)  # of the modules, by place
+        self.paths = dict(paths)  # of the modules, by layer
         self.mask = mask
         self._watch_mask = True  # whether the next loss makes sure that the model's mask is 1 where positions count
         self._watch_shift = watch_shift  # whether the next loss makes sure that targets are shifted once, and not twice
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
         self._keys = {name: _key(name) for name in heads}
-        self.places = tuple(heads)
+        self.layers = tuple(heads)
         self.readers = {name: readers[name] for name in heads}
         self.settings = settings
         self.stripped = False
@@ -82,30 +82,30 @@ class Branches(nn.Module):
         """Which branch is live: last or all."""
         return self.settings.activation
 
-    def head(self, place: str) -> Head:
-        """The branches of one place."""
-        if place not in self._keys:
-            raise unknown_name("place", place, self.places)
-        head = self.heads[self._keys[place]]
+    def head(self, layer: str) -> Head:
+        """The branches of one layer."""
+        if layer not in self._keys:
+            raise unknown_name("layer", layer, self.layers)
+        head = self.heads[self._keys[layer]]
         assert isinstance(head, Head)
         return head
 
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle, without biases; those of the model do not count."""
-        return sum(self.head(name).num_weights() for name in self.places)
+        return sum(self.head(name).num_weights() for name in self.layers)
 
     def exits(self) -> dict[str, nn.Module]:
-        """By place, a module from the place's output to logits, for early exit: it needs no hooks and no branches.
+        """By layer, a module from the layer's output to logits, for early exit: it needs no hooks and no branches.
 
         Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
         linear head is a copy, and is taken after training.
         """
         # The mask of an exit is given by its caller.
         readers = {name: replace(reader, masked=True) for name, reader in self.readers.items()}
-        return {name: Exit(readers[name], self.head(name).as_module()) for name in self.places}
+        return {name: Exit(readers[name], self.head(name).as_module()) for name in self.layers}
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Logits from features by place: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
+        """Logits from features by layer: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
 
         Where all branches are live, with a leading axis N.
         """
@@ -134,7 +134,7 @@ class Branches(nn.Module):
         return {name: logits[name] for name in features}
 
     def logits(self) -> dict[str, Tensor]:
-        """Logits of the live branches by place, for the model's latest forward; see `forward` for their shapes."""
+        """Logits of the live branches by layer, for the model's latest forward; see `forward` for their shapes."""
         capture = self._attached()
         if torch.is_grad_enabled() and capture.forward.with_grad:
             refuse_drift()
@@ -144,21 +144,21 @@ class Branches(nn.Module):
     def losses(
         self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The auxiliary loss of each place that ran, before it is weighted.
+        """The auxiliary loss of each layer that ran, before it is weighted.
 
-        `targets` are class indices (B,), or one value for each class (B, C); of places whose positions are kept (B, T)
+        `targets` are class indices (B,), or one value for each class (B, C); of layers whose positions are kept (B, T)
         or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to `ignore_index`, by default that of `attach`, and
         targets whose `mask` is 0 do not count. `logits` are those that `WithBranches` returned; without it the model's
         latest forward is meant.
         """
-        return self._by_place(self._losses(targets, self._ignored(ignore_index), logits, mask))
+        return self._by_layer(self._losses(targets, self._ignored(ignore_index), logits, mask))
 
     def loss(
         self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> Tensor:
-        """The weighted sum over places of the auxiliary losses; see `losses` for the arguments.
+        """The weighted sum over layers of the auxiliary losses; see `losses` for the arguments.
 
-        0 where every place was skipped and that is allowed.
+        0 where every layer was skipped and that is allowed.
         """
         ignore_index = self._ignored(ignore_index)
         total = None if logits is not None or mask is not None else self._fused_loss(targets, ignore_index)
@@ -171,7 +171,7 @@ class Branches(nn.Module):
                 # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
                 part = torch.stack([v * weights.get(name, 1.0) for name, v in zip(names, losses, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
-        return torch.zeros((), device=self.head(self.places[0]).device()) if total is None else total
+        return torch.zeros((), device=self.head(self.layers[0]).device()) if total is None else total
 
     def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
         """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
@@ -193,9 +193,9 @@ class Branches(nn.Module):
     def accuracies(
         self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
+        """The share of right answers at each layer that ran, of a regression R squared; see `losses`."""
         groups, ignore_index = self._aligned(logits, targets, mask), self._ignored(ignore_index)
-        return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
+        return self._by_layer((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
         self, targets: Tensor, ignore_index: int, logits: Logits, mask: Tensor | None
@@ -224,13 +224,13 @@ class Branches(nn.Module):
         products, forward.products = forward.products, ()
         return products
 
-    def _by_place(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
-        """Values of places that came together (K,), by place and in the places' order."""
+    def _by_layer(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
+        """Values of layers that came together (K,), by layer and in the layers' order."""
         found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
-        return {name: found[name] for name in self.places if name in found}
+        return {name: found[name] for name in self.layers if name in found}
 
     def _padding(self) -> dict[str, Tensor]:
-        """The mask of the model's latest forward, by place; validated on first use.
+        """The mask of the model's latest forward, by layer; validated on first use.
 
         A `pool` function of the user's own may give rows in any order, of which that mask does not know.
         """
@@ -265,14 +265,14 @@ class Branches(nn.Module):
             warnings.warn(warning, UsageWarning, stacklevel=2)
 
     def connect(self, model: nn.Module) -> None:
-        """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
+        """Put the hooks on a model that has the layers, and on no other any more. `attach` does this."""
         self.disconnect()
         # Positions alone are masked, and only targets of tokens are shifted.
         self._capture = Capture(
             model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_shift
         )
         self._steps = StepHook(model, list(self.parameters()))
-        self._fuser = fuser_of({name: self.head(name) for name in self.places}, self.readers, self.settings)
+        self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, _remove, self._capture, self._steps)
         self._finalizer.atexit = False
@@ -316,12 +316,12 @@ class Branches(nn.Module):
             return self.logits()
         if not isinstance(logits, Mapping):
             raise UsageError(
-                f"`logits` must be what WithBranches returned, a dict from places to logits, got a "
+                f"`logits` must be what WithBranches returned, a dict from layers to logits, got a "
                 f"{type(logits).__name__}: output, logits = net(x)"
             )
         for name in logits:
-            if name not in self.places:
-                raise unknown_name("place in `logits`", name, self.places)
+            if name not in self.layers:
+                raise unknown_name("layer in `logits`", name, self.layers)
         if self._capture is not None and torch.is_grad_enabled():
             self._capture.used = True
         return logits
@@ -334,7 +334,7 @@ class Branches(nn.Module):
             reasons = str(error).splitlines()[1:] or [str(error)]
             raise UsageError(
                 "the branches in the checkpoint are not like those attached now "
-                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the places, classes, head and "
+                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the layers, classes, head and "
                 "redundancy of the training that wrote it"
             ) from error
 
@@ -371,7 +371,7 @@ class Branches(nn.Module):
 
 
 class Exit(nn.Module):
-    """The head of one place as a module of its own: from the place's output to logits."""
+    """The head of one layer as a module of its own: from the layer's output to logits."""
 
     def __init__(self, reader: Reader, head: nn.Module) -> None:
         super().__init__()
@@ -395,9 +395,9 @@ def _remove(capture: Capture, steps: StepHook) -> None:
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 
 
-def _key(place: str) -> str:
-    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
-    key = place.translate(_ESCAPES)
+def _key(layer: str) -> str:
+    """A layer's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
+    key = layer.translate(_ESCAPES)
     return f"/{key}" if hasattr(_EMPTY, key) else key
 
 

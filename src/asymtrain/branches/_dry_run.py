@@ -1,7 +1,7 @@
-"""The dry run: the model is called on the sample, and on variations of it, and what is seen at the places is noted.
+"""The dry run: the model is called on the sample, and on variations of it, and what is seen at the layers is noted.
 
-The first forward is on the sample itself. Where no layout is given, two more tell which axis of a place's output is
-what: on other rows, and on half of the sample's length or of its height and width. Where a place gives several tensors
+The first forward is on the sample itself. Where no layout is given, two more tell which axis of a layer's output is
+what: on other rows, and on half of the sample's length or of its height and width. Where a layer gives several tensors
 and nobody said which one to read, one forward with gradients tells whether the first of them has any. A call that fails
 tells nothing: a model may take inputs of one size only. None leaves a trace (`_forwards.py`).
 """
@@ -21,7 +21,7 @@ from asymtrain.branches._axes import (
     Axis,
     BatchEvidence,
     LayerEvidence,
-    PlaceEvidence,
+    NeighbourEvidence,
     batch_evidence,
     feature_axis_in,
     feature_axis_of,
@@ -34,62 +34,62 @@ from asymtrain.errors import UsageError, error_line
 
 
 class Recorder:
-    """Records in one forward what places give, and what layers of torch tell about the axes of their tensors."""
+    """Records in one forward what layers give, and what layers of torch tell about the axes of their tensors."""
 
     def __init__(self, selectors: Mapping[str, Selector | None]) -> None:
         self.selectors = selectors
-        self.places: dict[str, PlaceEvidence] = {}
-        self.layers = LayerEvidence()
+        self.layers: dict[str, LayerEvidence] = {}
+        self.neighbours = NeighbourEvidence()
         self.latest: dict[int, tuple[Axis, Tensor]] = {}  # number of axes -> the last telling layer's tensor
 
     @contextmanager
-    def hooked(self, model: nn.Module, places: Mapping[str, nn.Module]) -> Iterator[None]:
+    def hooked(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[None]:
         """Hooks on for the time of the block."""
         with ExitStack() as hooks:
             for module in model.modules():
                 if feature_axis_of(module) is not None or isinstance(module, NORMS):
-                    hooks.callback(module.register_forward_pre_hook(self._before_layer).remove)
-                    hooks.callback(module.register_forward_hook(self._after_layer).remove)
+                    hooks.callback(module.register_forward_pre_hook(self._before_module).remove)
+                    hooks.callback(module.register_forward_hook(self._after_module).remove)
                 elif lets_through(module):
                     hooks.callback(module.register_forward_hook(self._after_elements).remove)
-            # After the layers' own, so that a place which is a layer is told by itself.
-            for name, module in places.items():
-                hooks.callback(module.register_forward_hook(partial(self._after_place, name)).remove)
+            # After the layers' own, so that a layer which is a layer is told by itself.
+            for name, module in layers.items():
+                hooks.callback(module.register_forward_hook(partial(self._after_layer, name)).remove)
             yield
 
-    def _before_layer(self, layer: nn.Module, args: object) -> None:
+    def _before_module(self, module: nn.Module, args: object) -> None:
         for tensor in tensors_in(args):
-            axis = self._note(layer, tensor)
-            for place in self.places.values():
-                if place.feature is tensor and axis is not None:
-                    (place.by_identity if isinstance(layer, NORMS) else place.by_taking).add(axis)
+            axis = self._note(module, tensor)
+            for layer in self.layers.values():
+                if layer.feature is tensor and axis is not None:
+                    (layer.by_identity if isinstance(module, NORMS) else layer.by_taking).add(axis)
 
-    def _after_layer(self, layer: nn.Module, args: object, output: object) -> None:
+    def _after_module(self, module: nn.Module, args: object, output: object) -> None:
         made = first_feature(output)
         # A table (B, C) is mostly the model's output, and classes are no features.
-        axis = None if made is None or made.ndim < 3 else self._note(layer, made)
+        axis = None if made is None or made.ndim < 3 else self._note(module, made)
         if made is not None and axis is not None:
             self.latest[made.ndim] = (axis, made)
 
-    def _note(self, layer: nn.Module, tensor: Tensor) -> Axis | None:
+    def _note(self, module: nn.Module, tensor: Tensor) -> Axis | None:
         """The axis of the features that a layer takes or makes; None where it does not tell, or takes indices."""
         fits = tensor.ndim > 1 and tensor.is_floating_point() and not tensor.is_nested
-        axis = feature_axis_in(layer, tensor) if fits else None
+        axis = feature_axis_in(module, tensor) if fits else None
         if axis is not None:
-            self.layers.note(tensor, axis)
+            self.neighbours.note(tensor, axis)
         return axis
 
-    def _after_elements(self, layer: nn.Module, args: object, output: object) -> None:
+    def _after_elements(self, module: nn.Module, args: object, output: object) -> None:
         taken, made = next(tensors_in(args), None), first_feature(output)
         if taken is not None and made is not None and taken.ndim in self.latest:
             axis, latest = self.latest[taken.ndim]
             if latest is taken:
                 self.latest[made.ndim] = (axis, made)
 
-    def _after_place(self, name: str, place: nn.Module, args: object, output: object) -> None:
+    def _after_layer(self, name: str, layer: nn.Module, args: object, output: object) -> None:
         feature = select(output, self.selectors[name])
-        earlier = self.places[name].calls if name in self.places else 0
-        evidence = self.places[name] = PlaceEvidence(output, feature, earlier + 1, layers=self.layers)
+        earlier = self.layers[name].calls if name in self.layers else 0
+        evidence = self.layers[name] = LayerEvidence(output, feature, earlier + 1, neighbours=self.neighbours)
         if feature is not None and feature.ndim in self.latest:
             axis, made = self.latest[feature.ndim]
             if made is feature:
@@ -98,32 +98,32 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Observation:
-    """One call of the model: the sample, what was seen at the places that ran, and the output."""
+    """One call of the model: the sample, what was seen at the layers that ran, and the output."""
 
     sample: object
-    places: dict[str, PlaceEvidence]
+    layers: dict[str, LayerEvidence]
     output: object
 
-    def feature(self, place: str) -> Tensor | None:
-        """What the place gave, where it ran and gave a tensor whose axes have sizes."""
-        feature = self.places[place].feature if place in self.places else None
+    def feature(self, layer: str) -> Tensor | None:
+        """What the layer gave, where it ran and gave a tensor whose axes have sizes."""
+        feature = self.layers[layer].feature if layer in self.layers else None
         return feature if _is_dense(feature) else None
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The model, the places and the parts of their outputs to look at: calls of it, on the sample and on variations."""
+    """The model, the layers and the parts of their outputs to look at: calls of it, on the sample and on variations."""
 
     model: nn.Module
-    places: Mapping[str, nn.Module]
+    layers: Mapping[str, nn.Module]
     selectors: Mapping[str, Selector | None]
 
     def observe(self, sample: object) -> Observation:
         """Call the model; its state is the caller's to preserve."""
         recorder = Recorder(self.selectors)
-        with recorder.hooked(self.model, self.places):
+        with recorder.hooked(self.model, self.layers):
             output = call_model(self.model, sample)
-        return Observation(sample, recorder.places, output)
+        return Observation(sample, recorder.layers, output)
 
     def vary(self, sample: object, change: Callable[[Tensor], Tensor], size: int, less: int) -> Observation | None:
         """Call the model on a changed sample; None where that fails. Of `size` indices of an axis `less` remain."""
@@ -143,28 +143,28 @@ class DryRun:
 
 def dry_run(
     run: DryRun, sample: object, settled: Collection[str], *, detach: bool = False
-) -> tuple[dict[str, PlaceEvidence], BatchEvidence]:
-    """Call the model on the sample; what was seen of the places that ran, and of the batch.
+) -> tuple[dict[str, LayerEvidence], BatchEvidence]:
+    """Call the model on the sample; what was seen of the layers that ran, and of the batch.
 
-    Where the layout of a place is not `settled`, the model is also called on small variations of the sample. `detach`
+    Where the layout of a layer is not `settled`, the model is also called on small variations of the sample. `detach`
     says that no gradient is to go into the model.
     """
     inputs = _checked_inputs(sample)
-    model, places, selectors = run.model, run.places, run.selectors
+    model, layers, selectors = run.model, run.layers, run.selectors
     with preserve_state(model):
         try:
             full = run.observe(sample)
         except Exception as error:
             raise _not_callable(sample, error) from error
-        seen, batch = full.places, batch_evidence(model, inputs, list(tensors_in(full.output)))
-        several = {name: places[name] for name in seen if selectors[name] is None and _has_many(seen[name].output)}
+        seen, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
+        several = {name: layers[name] for name in seen if selectors[name] is None and _has_many(seen[name].output)}
         if several and not detach and any(parameter.requires_grad for parameter in model.parameters()):
             with preserve_attributes(model):
                 _note_gradients(model, several, sample, seen)
-        open_places = {name: places[name] for name in seen if name not in settled and _is_dense(seen[name].feature)}
-        if open_places and inputs:
+        open_layers = {name: layers[name] for name in seen if name not in settled and _is_dense(seen[name].feature)}
+        if open_layers and inputs:
             with preserve_attributes(model):
-                batch = _observe_variations(DryRun(model, open_places, selectors), full, batch)
+                batch = _observe_variations(DryRun(model, open_layers, selectors), full, batch)
     return seen, batch
 
 
@@ -208,29 +208,29 @@ def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) ->
     tokens_follow = (
         smaller is not None and bool(positions) and _outputs_follow(base.output, smaller.output, None, positions)
     )
-    for name in run.places:
-        place = full.places[name]
-        feature, part = place.feature, base.feature(name)
+    for name in run.layers:
+        layer = full.layers[name]
+        feature, part = layer.feature, base.feature(name)
         half = None if smaller is None else smaller.feature(name)
         row_axis = _following(feature, part, size, rows) if rows_follow else None
         half_axis = _following(part, half, None, positions) if tokens_follow else None
-        place.resized = _changed(part, half)
+        layer.resized = _changed(part, half)
         if row_axis is not None and half_axis is None:
-            place.batch_axis = row_axis
+            layer.batch_axis = row_axis
         elif row_axis is None and half_axis is not None and batch.batch_first == {False}:
             # The sample is (T, B, ...), as sequence layers are by default; what was varied first is the time.
-            place.batch_axis, place.resized = half_axis, _changed(feature, part)
-        place.resized -= {place.batch_axis}
+            layer.batch_axis, layer.resized = half_axis, _changed(feature, part)
+        layer.resized -= {layer.batch_axis}
         if rows_follow and not tokens_follow and part is not None:
             whole = all(tensor.size(0) == size for tensor in inputs)
-            place.has_rows = row_axis is not None if whole or row_axis is not None else None
+            layer.has_rows = row_axis is not None if whole or row_axis is not None else None
     return replace(batch, rows=size) if rows_follow and not tokens_follow else batch
 
 
 def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None, list[int]]:
     """A call on a quarter of every image, else on half of the second axis, else of the third; positions of the second.
 
-    Positions are taken in reverse: so it shows whether a token's place or its neighbours matter.
+    Positions are taken in reverse: so it shows whether a token's layer or its neighbours matter.
     """
     inputs = [tensor for tensor in tensors_in(base.sample) if not tensor.is_nested]
     images = [tensor for tensor in inputs if tensor.ndim >= 4]
@@ -251,13 +251,13 @@ def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None
     return None, []
 
 
-def masked_places(
+def masked_layers(
     run: DryRun, shapes: Mapping[str, torch.Size], sample: Mapping[str, object], name: str
 ) -> dict[str, bool | None]:
-    """Of each place, whether its positions are those that the argument `name` masks; None where nothing shows it.
+    """Of each layer, whether its positions are those that the argument `name` masks; None where nothing shows it.
 
     The mask gets one position less, and so do as few of the inputs of its shape as the model can then be called with. A
-    place has these positions if its own shape changes.
+    layer has these positions if its own shape changes.
     """
     mask = sample.get(name)
     if not isinstance(mask, Tensor) or mask.is_nested or mask.ndim != 2:
@@ -285,14 +285,14 @@ def masked_places(
             if calls := [each for each in varied if each is not None]:
                 break
     answers: dict[str, bool | None] = {}
-    for place, shape in shapes.items():
-        changed = {None if (part := each.feature(place)) is None else part.shape != shape for each in calls}
-        answers[place] = changed.pop() if len(changed) == 1 else None
+    for layer, shape in shapes.items():
+        changed = {None if (part := each.feature(layer)) is None else part.shape != shape for each in calls}
+        answers[layer] = changed.pop() if len(changed) == 1 else None
     return answers
 
 
-def blind_places(run: DryRun, seen: Mapping[str, PlaceEvidence], sample: object, axes: Mapping[str, int]) -> list[str]:
-    """The places whose first position sees no other, while the last sees the first: those of causal models.
+def blind_layers(run: DryRun, seen: Mapping[str, LayerEvidence], sample: object, axes: Mapping[str, int]) -> list[str]:
+    """The layers whose first position sees no other, while the last sees the first: those of causal models.
 
     `axes` are those of their positions.
     """
@@ -323,14 +323,14 @@ def _has_many(output: object) -> bool:
 
 
 def _note_gradients(
-    model: nn.Module, places: Mapping[str, nn.Module], sample: object, seen: Mapping[str, PlaceEvidence]
+    model: nn.Module, layers: Mapping[str, nn.Module], sample: object, seen: Mapping[str, LayerEvidence]
 ) -> None:
     """Note where the first of several tensors has no gradient, and others have; a failure tells nothing.
 
     Where all are frozen, none has any.
     """
 
-    def look(name: str, place: nn.Module, args: object, output: object) -> None:
+    def look(name: str, layer: nn.Module, args: object, output: object) -> None:
         first, evidence = first_feature(output), seen[name]
         evidence.passed_by = None  # of several calls the last counts
         floats = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
@@ -343,7 +343,7 @@ def _note_gradients(
     try:
         with ExitStack() as hooks, warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
-            for name, module in places.items():
+            for name, module in layers.items():
                 hooks.callback(module.register_forward_hook(partial(look, name)).remove)
             # What a backward would need is not kept: there is none.
             hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: torch.empty(0)))

@@ -1,7 +1,7 @@
 """The loss of linear branches on rows, means or class tokens in one node of autograd.
 
-A step of a small model is bound by the calls that it makes, not by their arithmetic. Here many places of one width
-share products, all places share one loss, and its gradient by the logits is computed beside it, without a graph:
+A step of a small model is bound by the calls that it makes, not by their arithmetic. Here many layers of one width
+share products, all layers share one loss, and its gradient by the logits is computed beside it, without a graph:
 
     features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
     backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
@@ -9,7 +9,7 @@ share products, all places share one loss, and its gradient by the logits is com
 A `Fuser` makes and keeps what follows from shapes and settings alone, a `FusionPlan` for each kind of batch. Where a
 plan has `launches`, the kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to
 rounding, which second derivatives still take.
-Axis letters: B batch, C classes, D width, K places.
+Axis letters: B batch, C classes, D width, K layers.
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches._heads import Head, LinearHead
 from asymtrain.branches._losses import Settings
-from asymtrain.branches._pooling import Pooled, Reader, place_of
+from asymtrain.branches._pooling import Pooled, Reader, memory_layout
 from asymtrain.objectives import ClassReduction, Objective, kept_rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOST_PLANS = 64
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
 # Classes of a softmax, beyond which the few programs that go along whole rows keep the GPU waiting. On an H200, 128
-# rows at four places: loss and gradients took our kernels 0.22 ms and torch's 0.18 at 1,000 classes, 0.86 and 0.34 at
+# rows at four layers: loss and gradients took our kernels 0.22 ms and torch's 0.18 at 1,000 classes, 0.86 and 0.34 at
 # 4,096. By the clock ours were ahead up to 8,192, since a step so small is bound by its launches; that of a larger
 # model is not.
 _MOST_CLASSES = 1 << 11
@@ -48,15 +48,15 @@ _MOST_MULTIPLIED = 1 << 30
 _UNKNOWN: Any = object()
 
 
-class PlaceGroup(NamedTuple):
-    """Places whose features have one shape: one product, or that of a single place."""
+class LayerGroup(NamedTuple):
+    """Layers whose features have one shape: one product, or that of a single layer."""
 
-    places: tuple[int, ...]
+    layers: tuple[int, ...]
     shape: tuple[int, ...]  # of a feature
     dtype: torch.dtype
     axes: tuple[int, ...]  # over which the features are averaged
     positions: int  # how many these are
-    spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all places together
+    spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all layers together
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class FusionPlan:
     """What stays the same from step to step, and from the forward to the backward."""
 
     shape: tuple[int, int, int]  # of the logits: K, B, C
-    groups: tuple[PlaceGroup, ...]
+    groups: tuple[LayerGroup, ...]
     sizes: list[int]  # of the groups
-    order: tuple[int, ...]  # the places, group by group: the order of the logits
-    shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
+    order: tuple[int, ...]  # the layers, group by group: the order of the logits
+    shares: Tensor | None  # of the layers in the sum, in that order; None where each is 1
     closed_form: bool  # whether the objective is the sigmoid of class indices
     objective: Objective
     class_reduction: ClassReduction
@@ -93,7 +93,7 @@ class Fuser:
         self.plans: dict[object, FusionPlan | None] = {}
 
     def loss(self, sources: Mapping[str, Tensor], targets: Tensor, ignore_index: int) -> Tensor | None:
-        """The weighted sum of the losses of places with these features; None where it is made in the general way.
+        """The weighted sum of the losses of layers with these features; None where it is made in the general way.
 
         A feature of two axes is rows. The node gives targets no gradient.
         """
@@ -101,7 +101,7 @@ class Fuser:
         own = [self.heads[name]._parameters for name in sources]
         weights = [parameters.get("live") for parameters in own]
         biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
-        # Class tokens by autograd, place by place: the backward pass frees each gradient before it makes the next.
+        # Class tokens by autograd, layer by layer: the backward pass frees each gradient before it makes the next.
         features = [
             feature if (token := self.pooled[name].token) is None or feature.ndim == 2 else feature.select(token, 0)
             for name, feature in sources.items()
@@ -165,7 +165,7 @@ class Fuser:
             return None
         objective.check(torch.empty(batch, classes, device="meta"), targets, ignore_index)
         groups = tuple(_groups(features, pooled))
-        order = tuple(place for group in groups for place in group.places)
+        order = tuple(layer for group in groups for layer in group.layers)
         shares = [settings.weights.get(name, 1.0) for name in names]
         formula = objective.formula if by_index and len(targets) else None
         closed_form, softmax = formula == "sigmoid", formula == "softmax" and classes <= _MOST_CLASSES
@@ -176,10 +176,10 @@ class Fuser:
         return FusionPlan(
             shape=(len(features), batch, classes),
             groups=groups,
-            sizes=[len(group.places) for group in groups],
+            sizes=[len(group.layers) for group in groups],
             order=order,
             # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
-            shares=None if set(shares) == {1.0} else weights[0].new_tensor([shares[place] for place in order]),
+            shares=None if set(shares) == {1.0} else weights[0].new_tensor([shares[layer] for layer in order]),
             closed_form=closed_form,
             objective=objective,
             class_reduction=settings.class_reduction,
@@ -198,18 +198,18 @@ def _plain(features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequen
     return ordinary and alike and wide == {weights[0].dtype}
 
 
-def _groups(features: Sequence[Tensor], pooled: Sequence[Pooled]) -> list[PlaceGroup]:
+def _groups(features: Sequence[Tensor], pooled: Sequence[Pooled]) -> list[LayerGroup]:
     alike: dict[tuple[tuple[int, ...], torch.dtype, tuple[int, ...]], list[int]] = {}
-    for place, (feature, kind) in enumerate(zip(features, pooled, strict=True)):
-        alike.setdefault((tuple(feature.shape), feature.dtype, kind.axes), []).append(place)
+    for layer, (feature, kind) in enumerate(zip(features, pooled, strict=True)):
+        alike.setdefault((tuple(feature.shape), feature.dtype, kind.axes), []).append(layer)
     groups = []
-    for (shape, dtype, axes), places in alike.items():
+    for (shape, dtype, axes), layers in alike.items():
         spread = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
         positions = math.prod(shape[axis] for axis in axes)
-        if len(places) >= _SHARED_FROM:
-            groups.append(PlaceGroup(tuple(places), shape, dtype, axes, positions, (len(places), *spread)))
+        if len(layers) >= _SHARED_FROM:
+            groups.append(LayerGroup(tuple(layers), shape, dtype, axes, positions, (len(layers), *spread)))
         else:
-            groups += [PlaceGroup((place,), shape, dtype, axes, positions, spread) for place in places]
+            groups += [LayerGroup((layer,), shape, dtype, axes, positions, spread) for layer in layers]
     return groups
 
 
@@ -236,14 +236,14 @@ def _launches(
     softmax: bool,
 ) -> "Launches | None":
     """The kernels for features, weights and biases like these; None where there are none or they cannot be compiled."""
-    places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
-    known = [place for place in places if place is not None]
+    layers = [memory_layout(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
+    known = [layer for layer in layers if layer is not None]
     dtypes, device = [feature.dtype for feature in features], weights[0].device
     here = all(feature.device == device for feature in features)
     typed = len(set(dtypes)) <= 2 and set(dtypes) <= {torch.float32, torch.bfloat16, torch.float16}
     plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in (*weights, *biases))
     batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
-    multiplied = batch * classes * sum(place.width for place in known)
+    multiplied = batch * classes * sum(layer.width for layer in known)
     few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
     if not (here and typed and plain and few):
         return None
@@ -295,17 +295,17 @@ class _FusedLoss(torch.autograd.Function):
             rows: list[Tensor] = []
             stacks: list[Tensor | None] = []  # None where the weight is among the inputs
             for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
-                of_places = [_row(features[place], group.axes, logits.dtype) for place in group.places]
+                of_layers = [_row(features[layer], group.axes, logits.dtype) for layer in group.layers]
                 stack = None
-                if len(of_places) == 1:
-                    ((place,), (row,)) = group.places, of_places
-                    bias = biases[place] if biases else None
-                    F.linear(row, weights[place], bias, out=part)  # type: ignore[call-arg]
+                if len(of_layers) == 1:
+                    ((layer,), (row,)) = group.layers, of_layers
+                    bias = biases[layer] if biases else None
+                    F.linear(row, weights[layer], bias, out=part)  # type: ignore[call-arg]
                 else:
-                    row, stack = torch.stack(of_places), torch.stack([weights[place] for place in group.places])
+                    row, stack = torch.stack(of_layers), torch.stack([weights[layer] for layer in group.layers])
                     torch.bmm(row, stack.mT, out=part)
                     if biases:
-                        part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
+                        part += torch.stack([biases[layer] for layer in group.layers]).unsqueeze(1)
                 rows.append(row)
                 stacks.append(stack)
             loss, gradient = _loss_and_gradient(logits, targets, plan, whole)
@@ -328,25 +328,25 @@ class _FusedLoss(torch.autograd.Function):
                 plan.groups, rows, stacks, _parts(gradient, plan.sizes), turned, strict=True
             ):
                 if stack is None:
-                    (place,) = group.places
-                    answer[count + place] = torch.mm(across, row)
-                    if tensors[place].requires_grad:
-                        weight = tensors[count + place]
+                    (layer,) = group.layers
+                    answer[count + layer] = torch.mm(across, row)
+                    if tensors[layer].requires_grad:
+                        weight = tensors[count + layer]
                         if group.positions == 1:
                             of_row = torch.mm(part, weight)
                         else:
                             of_row = torch.addmm(row, part, weight, beta=0, alpha=1 / group.positions)
-                        answer[place] = _spread(of_row, group)
+                        answer[layer] = _spread(of_row, group)
                     continue
                 of_rows = torch.baddbmm(row, part, stack, beta=0, alpha=1 / group.positions)
                 of_features = _spread(of_rows, group).unbind()
-                for place, of_weight, of_feature in zip(
-                    group.places, torch.bmm(across, row).unbind(), of_features, strict=True
+                for layer, of_weight, of_feature in zip(
+                    group.layers, torch.bmm(across, row).unbind(), of_features, strict=True
                 ):
-                    answer[count + place], answer[place] = of_weight, of_feature
+                    answer[count + layer], answer[layer] = of_weight, of_feature
             if len(tensors) > 2 * count:
-                for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
-                    answer[2 * count + place] = of_bias
+                for layer, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
+                    answer[2 * count + layer] = of_bias
         return None, None, None, *answer
 
 
@@ -361,7 +361,7 @@ def _general_gradients(
     """Gradients by operations that autograd knows, where theirs are wanted or `given` stands for several."""
     again = torch.is_grad_enabled()
     with torch.enable_grad(), torch._C._DisableAutocast():
-        # By views: of two places one may feed the other, and each must have its own part alone.
+        # By views: of two layers one may feed the other, and each must have its own part alone.
         views = [tensor.view_as(tensor) for tensor in tensors]
         wanted = [view for view in views if view.requires_grad]
         loss = _general_loss(plan, targets, views)
@@ -370,7 +370,7 @@ def _general_gradients(
 
 
 def _kinds(tensors: Sequence[Tensor], count: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    """Features, weights and biases of so many places."""
+    """Features, weights and biases of so many layers."""
     return tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
 
 
@@ -381,7 +381,7 @@ def _is_batched(gradient: Tensor) -> bool:
 
 
 def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    """Logits of each group, (k, B, C) of several places and (B, C) of one."""
+    """Logits of each group, (k, B, C) of several layers and (B, C) of one."""
     if len(sizes) == len(logits):
         return logits.unbind()
     if len(sizes) == 1:
@@ -394,10 +394,10 @@ def _row(feature: Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return feature.mean(axes, dtype=dtype) if axes else feature.to(dtype)
 
 
-def _spread(rows: Tensor, group: PlaceGroup) -> Tensor:
-    """The gradient by features, of that by their rows: (B, D), or (k, B, D) of several places."""
+def _spread(rows: Tensor, group: LayerGroup) -> Tensor:
+    """The gradient by features, of that by their rows: (B, D), or (k, B, D) of several layers."""
     rows = rows.to(group.dtype)
-    more = group.spread[: len(group.spread) - len(group.shape)]  # the axis of several places
+    more = group.spread[: len(group.spread) - len(group.shape)]  # the axis of several layers
     return rows.view(group.spread).expand(*more, *group.shape) if group.axes else rows
 
 
@@ -406,11 +406,11 @@ def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) 
     count = plan.shape[0]
     total = torch.zeros((), device=targets.device)
     shares = torch.ones(count, device=targets.device) if plan.shares is None else plan.shares
-    all_axes = [group.axes for group in plan.groups for _ in group.places]
-    for place, axes, share in zip(plan.order, all_axes, shares, strict=True):
-        weight = tensors[count + place]
-        bias = tensors[2 * count + place] if len(tensors) > 2 * count else None
-        logits = F.linear(_row(tensors[place], axes, weight.dtype), weight, bias)
+    all_axes = [group.axes for group in plan.groups for _ in group.layers]
+    for layer, axes, share in zip(plan.order, all_axes, shares, strict=True):
+        weight = tensors[count + layer]
+        bias = tensors[2 * count + layer] if len(tensors) > 2 * count else None
+        logits = F.linear(_row(tensors[layer], axes, weight.dtype), weight, bias)
         options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
         total = total + plan.objective.loss(logits, targets, **options) * share  # type: ignore[arg-type]
     return total
@@ -425,7 +425,7 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
 
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole: bool) -> tuple[Tensor, Tensor]:
-    """The sum over places of the objective, and its gradient by logits (K, B, C); `whole`: see `_all_classes`."""
+    """The sum over layers of the objective, and its gradient by logits (K, B, C); `whole`: see `_all_classes`."""
     if plan.closed_form:
         return _sigmoid_and_gradient(logits, targets, plan, whole)
     leaf = logits.requires_grad_()

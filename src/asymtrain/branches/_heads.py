@@ -1,11 +1,11 @@
-"""The branches of one place: how they begin, which of them is live, and their logits.
+"""The branches of one layer: how they begin, which of them is live, and their logits.
 
     LinearHead    N linear maps, the paper's
     ModuleHead    N modules of any kind, built by name or by a function
     TiedHead      modules of the model itself, or of another place; no weights of its own
 
 A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as many classes in the place of D.
-Axis letters: B batch, N branches at a place, C classes, D width of a place, K places.
+Axis letters: B batch, N branches at a layer, C classes, D width of a layer, K layers.
 """
 
 from abc import abstractmethod
@@ -31,15 +31,15 @@ HeadKind = HeadName | HeadBuilder | nn.Module
 def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: int) -> list[Tensor]:
     """Initial weights: for each width D a float32 CPU tensor (N, C, D), each branch orthogonal.
 
-    A branch is keyed by its place and its distance from the last branch, so the last one is the same for every
+    A branch is keyed by its layer and its distance from the last branch, so the last one is the same for every
     redundancy. The global random state is not touched, and the draw is on the CPU whatever device the model is on.
     """
     drawn = []
-    for place, width in enumerate(widths):
+    for layer, width in enumerate(widths):
         # Named, since torch's default device and type are the user's to change.
         weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
         for index, weight_CD in enumerate(weights_NCD):
-            stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {place}")
+            stream = generator(seed, f"branch {redundancy - 1 - index} from last at layer {layer}")
             nn.init.orthogonal_(weight_CD, generator=stream)
         drawn.append(weights_NCD)
     return drawn
@@ -63,17 +63,17 @@ class Head(nn.Module):
         """Where the weights are; None for a head without any."""
         return next((value.device for value in self.parameters()), None)
 
-    def check_feature(self, place: str, feature: Tensor, width: int) -> None:
-        """Raise a `UsageError` where a place's feature is not like that of the sample."""
+    def check_feature(self, layer: str, feature: Tensor, width: int) -> None:
+        """Raise a `UsageError` where a layer's feature is not like that of the sample."""
         device = self.device()
         if device is not None and feature.device != device:
             raise UsageError(
-                f"place {place!r} is on {feature.device}, its branches on {device}: move the branches "
+                f"layer {layer!r} is on {feature.device}, its branches on {device}: move the branches "
                 "with the model, branches.to(device)"
             )
         if width != self.width:
             raise UsageError(
-                f"place {place!r} now gives {width} features, and gave {self.width} on the sample: attach "
+                f"layer {layer!r} now gives {width} features, and gave {self.width} on the sample: attach "
                 "with a sample of the shape used in training"
             )
 
@@ -151,7 +151,7 @@ class LinearHead(Head):
 
 
 def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor]) -> Tensor:
-    """Logits (K, B, C) or (K, N, B, C) of several places of one width, one dtype and one batch by one product."""
+    """Logits (K, B, C) or (K, N, B, C) of several layers of one width, one dtype and one batch by one product."""
     weight = torch.stack([head.live for head in heads])  # (K, C, D) or (K, N, C, D)
     biases: list[Tensor] = [head.bias for head in heads if head.bias is not None]
     with without_autocast(weight):
@@ -227,11 +227,11 @@ class TiedHead(Head):
 
 
 def check_weight_count(widths: Sequence[int], outputs: int, redundancy: int) -> None:
-    """Refuse linear branches on places of these widths that no memory holds."""
+    """Refuse linear branches on layers of these widths that no memory holds."""
     if outputs * redundancy * sum(widths) > _MOST_WEIGHTS:
         raise UsageError(
             f"redundancy={redundancy} with {outputs} classes on {sum(widths)} features makes more than {_MOST_WEIGHTS} "
-            "weights: give a smaller redundancy, or fewer classes or places"
+            "weights: give a smaller redundancy, or fewer classes or layers"
         )
 
 
@@ -248,7 +248,7 @@ def make_heads(
     own: Collection[int],
     tied: Callable[[], Sequence[nn.Module]],
 ) -> dict[str, Head]:
-    """The head of each place, on the place's device; a head that does not fit its place is a `UsageError`."""
+    """The head of each layer, on the layer's device; a head that does not fit its layer is a `UsageError`."""
     widths = [width_of(features[name], readers[name].positions) for name in kinds]
     linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if kind == "linear"]
     check_weight_count(linear, outputs, redundancy)
@@ -266,12 +266,12 @@ def make_heads(
                 raise UsageError("a head that is shared has one branch: leave redundancy and activation out")
             if kind == "tied" and positions > 1:
                 raise UsageError(
-                    f"place {name!r} keeps maps, and the model's output layer, which is linear, reads rows or tokens: "
+                    f"layer {name!r} keeps maps, and the model's output layer, which is linear, reads rows or tokens: "
                     "attach with pool='mean', or give layers for maps as head="
                 )
             parts = list(tied()) if kind == "tied" else [kind]
             _refuse_lazy(name, parts)
-            # A module of the user's own belongs to the first place, and the others are tied to it.
+            # A module of the user's own belongs to the first layer, and the others are tied to it.
             elsewhere = any(isinstance(head, ModuleHead) and head.live[0] is kind for head in heads.values())
             if elsewhere or _belongs(parts, own):
                 heads[name] = TiedHead(parts, width, positions)
@@ -287,18 +287,18 @@ def make_heads(
 
 def module_heads(
     kind: HeadName | HeadBuilder, seed: int, index: int, width: int, outputs: int, redundancy: int,
-    place: str = "", positions: int = 0,
+    layer: str = "", positions: int = 0,
 ) -> list[nn.Module]:  # fmt: skip
-    """The branches of place number `index`, built by name or by a function, with their initial weights."""
+    """The branches of layer number `index`, built by name or by a function, with their initial weights."""
     build = kind if callable(kind) else NAMED_HEADS[kind](positions)
-    keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
-    return [_built(build, place, width, outputs, branch_key) for branch_key in keys]
+    keys = [key(seed, f"head {redundancy - 1 - branch} from last at layer {index}") for branch in range(redundancy)]
+    return [_built(build, layer, width, outputs, branch_key) for branch_key in keys]
 
 
-def _refuse_lazy(place: str, modules: Iterable[nn.Module]) -> None:
+def _refuse_lazy(layer: str, modules: Iterable[nn.Module]) -> None:
     if any(is_lazy(weight) for module in modules for weight in module.parameters()):
         raise UsageError(
-            f"the head of place {place!r} has lazy layers without weights: build it for the width that it is given"
+            f"the head of layer {layer!r} has lazy layers without weights: build it for the width that it is given"
         )
 
 
@@ -315,7 +315,7 @@ def width_of(feature: Tensor, positions: int) -> int:
     return feature.shape[1 if positions > 1 else -1]
 
 
-def _built(build: HeadBuilder, place: str, width: int, outputs: int, seed: int) -> nn.Module:
+def _built(build: HeadBuilder, layer: str, width: int, outputs: int, seed: int) -> nn.Module:
     """A module whose initial weights depend on the seed alone, and whose drawing leaves no trace."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed & (2**63 - 1))
@@ -323,15 +323,15 @@ def _built(build: HeadBuilder, place: str, width: int, outputs: int, seed: int) 
             module = build(width, outputs)
         except Exception as error:
             raise UsageError(
-                f"the head of place {place!r} cannot be built ({error_line(error)}): `head` takes a function of "
+                f"the head of layer {layer!r} cannot be built ({error_line(error)}): `head` takes a function of "
                 "(width, outputs) that returns a module"
             ) from error
     if not isinstance(module, nn.Module):
-        raise UsageError(f"`head` returned a {type(module).__name__} for place {place!r}: return an nn.Module")
+        raise UsageError(f"`head` returned a {type(module).__name__} for layer {layer!r}: return an nn.Module")
     return module
 
 
-def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
+def _check_fit(layer: str, head: Head, feature: Tensor, outputs: int) -> None:
     built = head.as_module()
     modes = [(module, module.training) for module in built.modules()]
     try:
@@ -339,8 +339,8 @@ def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
             logits = built.eval()(feature.to(next(built.parameters(), feature).dtype))
     except Exception as error:
         raise UsageError(
-            f"the head of place {place!r} cannot be called on features of shape {tuple(feature.shape)} "
-            f"({error_line(error)}): give a head for this width and pool, or a dict from place to head"
+            f"the head of layer {layer!r} cannot be called on features of shape {tuple(feature.shape)} "
+            f"({error_line(error)}): give a head for this width and pool, or a dict from layer to head"
         ) from error
     finally:
         for module, mode in modes:
@@ -351,7 +351,7 @@ def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
         wanted = list(feature.shape)
         wanted[1 if head.positions > 1 else -1] = outputs
         raise UsageError(
-            f"the head of place {place!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
+            f"the head of layer {layer!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
             f"{tuple(wanted)} is needed: check `classes`, and that the head keeps the positions"
         )
 

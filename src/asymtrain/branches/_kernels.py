@@ -1,14 +1,14 @@
-"""The loss of linear branches and its gradients as Triton kernels: all places in two launches, three with means.
+"""The loss of linear branches and its gradients as Triton kernels: all layers in two launches, three with means.
 
-    _pool        features -> rows, where any place is averaged over positions, or features have two types
+    _pool        features -> rows, where any layer is averaged over positions, or features have two types
     _loss        rows and weights -> the loss, and its gradient by the logits
     _gradients   that gradient -> those by weights, biases and rows, times the loss's own
 
 A step of a small model is bound by its launches, and each of these replaces about ten of torch's. They are for the
 sigmoid or softmax of class indices, with weights and biases in float32. Addresses of tensors are numbers here, since
-places differ in number; what else belongs to a place is a row of a table on the device, written once. What tiles need
+layers differ in number; what else belongs to a layer is a row of a table on the device, written once. What tiles need
 of each other, sums and a softmax's rows, is left to the program that ends last, so that every sum has a fixed order.
-Axis letters: B batch, C classes, D width, K places.
+Axis letters: B batch, C classes, D width, K layers.
 """
 
 import inspect
@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asymtrain.branches._pooling import Place
+from asymtrain.branches._pooling import MemoryLayout
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _ALIGNED = 256  # bytes, to which parts of a shared buffer are rounded up
@@ -38,10 +38,10 @@ _NUMBERS = [
 
 # Columns of the table
 _WIDTH = tl.constexpr(0)
-_ROW = tl.constexpr(1)  # strides of rows (B, D) in a place's features, or in what they were averaged to
+_ROW = tl.constexpr(1)  # strides of rows (B, D) in a layer's features, or in what they were averaged to
 _COLUMN = tl.constexpr(2)
 _POSITIONS = tl.constexpr(3)
-_START = tl.constexpr(4)  # the first program of the place in `_gradients`
+_START = tl.constexpr(4)  # the first program of the layer in `_gradients`
 _POOL_START = tl.constexpr(5)  # and in `_pool`
 _POOLED = tl.constexpr(6)  # where its means begin
 _FROM_ROW = tl.constexpr(7)  # strides in the features
@@ -52,21 +52,21 @@ _FIELDS = tl.constexpr(11)
 
 
 @triton.jit
-def _address(addresses, place, K: tl.constexpr, KIND: tl.constexpr):
-    """That of a place, as a pointer; a tuple takes no index that is known only on the device."""
+def _address(addresses, layer, K: tl.constexpr, KIND: tl.constexpr):
+    """That of a layer, as a pointer; a tuple takes no index that is known only on the device."""
     chosen = addresses[0].to(tl.int64)
     for k in tl.static_range(1, K):
-        chosen = tl.where(place == k, addresses[k].to(tl.int64), chosen)
+        chosen = tl.where(layer == k, addresses[k].to(tl.int64), chosen)
     return chosen.to(tl.pointer_type(KIND))
 
 
 @triton.jit
-def _place_of(program, table, column, K: tl.constexpr):
-    """The place whose programs these are."""
-    place = 0
+def _layer_of(program, table, column, K: tl.constexpr):
+    """The layer whose programs these are."""
+    layer = 0
     for k in tl.static_range(1, K):
-        place += (program >= tl.load(table + k * _FIELDS + column)).to(tl.int32)
-    return place
+        layer += (program >= tl.load(table + k * _FIELDS + column)).to(tl.int32)
+    return layer
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -77,17 +77,17 @@ def _pool(
     """Means over positions, in float32, of one sample and WIDE of its features."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
-    place = _place_of(program, table, _POOL_START, K)
-    own = table + place * _FIELDS
+    layer = _layer_of(program, table, _POOL_START, K)
+    own = table + layer * _FIELDS
     width = tl.load(own + _WIDTH)
     sample = (program - tl.load(own + _POOL_START)) % batch
     d = (program - tl.load(own + _POOL_START)) // batch * WIDE + tl.arange(0, WIDE)
     if OTHER is None:
-        mean = _mean(_address(features, place, K, KIND), own, sample, d, WIDE, LONG)
+        mean = _mean(_address(features, layer, K, KIND), own, sample, d, WIDE, LONG)
     elif tl.load(own + _OTHER) != 0:
-        mean = _mean(_address(features, place, K, OTHER), own, sample, d, WIDE, LONG)
+        mean = _mean(_address(features, layer, K, OTHER), own, sample, d, WIDE, LONG)
     else:
-        mean = _mean(_address(features, place, K, KIND), own, sample, d, WIDE, LONG)
+        mean = _mean(_address(features, layer, K, KIND), own, sample, d, WIDE, LONG)
     target = rows.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _POOLED) + sample * width
     tl.store(target + d, mean, mask=d < width)
 
@@ -123,7 +123,7 @@ def _loss(
     K: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
     PRECISION: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
-    """A tile of logits (B, C) of one place: its part of the loss, and the gradient of the loss by it.
+    """A tile of logits (B, C) of one layer: its part of the loss, and the gradient of the loss by it.
 
     A softmax takes whole rows: each program leaves its logits where their gradient will be, and of the tiles side by
     side the one that ends last does the rest.
@@ -133,13 +133,13 @@ def _loss(
     counters = counters.to(tl.int64).to(tl.pointer_type(tl.int32))
     program = tl.program_id(0)
     down, across = tl.cdiv(batch, TILE), tl.cdiv(classes, TILE)
-    place, tile = program // (down * across), program % (down * across)
-    own = table + place * _FIELDS
+    layer, tile = program // (down * across), program % (down * across)
+    own = table + layer * _FIELDS
     width, row, column = tl.load(own + _WIDTH), tl.load(own + _ROW), tl.load(own + _COLUMN)
     b = tile // across * TILE + tl.arange(0, TILE)
     c = tile % across * TILE + tl.arange(0, TILE)
-    left = _address(rows, place, K, KIND) + b[:, None] * row
-    right = _address(weights, place, K, tl.float32) + c[None, :] * width
+    left = _address(rows, layer, K, KIND) + b[:, None] * row
+    right = _address(weights, layer, K, tl.float32) + c[None, :] * width
     logits = tl.zeros((TILE, TILE), tl.float32)
     for start in range(0, width, DEPTH):
         d = start + tl.arange(0, DEPTH)
@@ -147,7 +147,7 @@ def _loss(
         w = tl.load(right + d[:, None], mask=(d[:, None] < width) & (c[None, :] < classes), other=0.0)
         logits = tl.dot(x.to(tl.float32), w, logits, input_precision=PRECISION)
     if biases is not None:
-        logits += tl.load(_address(biases, place, K, tl.float32) + c, mask=c < classes, other=0.0)[None, :]
+        logits += tl.load(_address(biases, layer, K, tl.float32) + c, mask=c < classes, other=0.0)[None, :]
 
     # The mean is over rows that count; where none does, the loss is 0.
     counted = 0
@@ -158,14 +158,14 @@ def _loss(
     share = tl.where(target != ignored, per_row / tl.maximum(counted, 1).to(tl.float32), 0.0)
     # What is no class cannot be refused here, where nobody reads it; the loss says so.
     share = tl.where((target != ignored) & ((target < 0) | (target >= classes)), float("nan"), share)
-    share *= tl.load(shares.to(tl.int64).to(tl.pointer_type(tl.float32)) + place)
+    share *= tl.load(shares.to(tl.int64).to(tl.pointer_type(tl.float32)) + layer)
     inside = (b[:, None] < batch) & (c[None, :] < classes)
-    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + place.to(tl.int64) * batch * classes
+    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + layer.to(tl.int64) * batch * classes
     cells += b[:, None].to(tl.int64) * classes
     if SOFTMAX:
         tl.store(cells + c[None, :], logits, mask=inside)
         tl.debug_barrier()
-        band = place * down + tile // across
+        band = layer * down + tile // across
         if tl.atomic_add(counters + 1 + band, 1, sem="acq_rel") == across - 1:
             tl.store(counters + 1 + band, 0)
             part = _softmax(cells, b < batch, target, share, classes, TILE)
@@ -233,19 +233,19 @@ def _gradients(
     """A tile of a weight's gradient (C, D), a bias's beside the first; or of the gradient by rows (B, D)."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
-    place = _place_of(program, table, _START, K)
-    own = table + place * _FIELDS
+    layer = _layer_of(program, table, _START, K)
+    own = table + layer * _FIELDS
     width, row, column = tl.load(own + _WIDTH), tl.load(own + _ROW), tl.load(own + _COLUMN)
     across, of_classes = tl.cdiv(width, TILE), tl.cdiv(classes, TILE)
     tile = program - tl.load(own + _START)
     d = tile % across * TILE + tl.arange(0, TILE)
     first = tile // across
     scale = tl.load(given.to(tl.int64).to(tl.pointer_type(tl.float32)))
-    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + place.to(tl.int64) * batch * classes
+    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + layer.to(tl.int64) * batch * classes
     total = tl.zeros((TILE, TILE), tl.float32)
     if first < of_classes:
         c = first * TILE + tl.arange(0, TILE)
-        right = _address(rows, place, K, KIND) + d[None, :] * column
+        right = _address(rows, layer, K, KIND) + d[None, :] * column
         over_rows = tl.zeros((TILE, DEPTH), tl.float32)
         for start in range(0, batch, DEPTH):
             b = start + tl.arange(0, DEPTH)
@@ -255,15 +255,15 @@ def _gradients(
             total = tl.dot(g, x.to(tl.float32), total, input_precision=PRECISION)
             if of_biases is not None:
                 over_rows += g
-        out = _address(of_weights, place, K, tl.float32)
+        out = _address(of_weights, layer, K, tl.float32)
         tl.store(out + c[:, None] * width + d[None, :], total * scale,
                  mask=(c[:, None] < classes) & (d[None, :] < width))  # fmt: skip
         if of_biases is not None:
-            of_bias = _address(of_biases, place, K, tl.float32)
+            of_bias = _address(of_biases, layer, K, tl.float32)
             tl.store(of_bias + c, tl.sum(over_rows, 1) * scale, mask=(c < classes) & (tile % across == 0))
     else:
         b = (first - of_classes) * TILE + tl.arange(0, TILE)
-        weight = _address(weights, place, K, tl.float32) + d[None, :]
+        weight = _address(weights, layer, K, tl.float32) + d[None, :]
         for start in range(0, classes, DEPTH):
             c = start + tl.arange(0, DEPTH)
             g = tl.load(cells + b[:, None].to(tl.int64) * classes + c[None, :],
@@ -271,11 +271,11 @@ def _gradients(
             w = tl.load(weight + c[:, None] * width, mask=(c[:, None] < classes) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, w, total, input_precision=PRECISION)
         scale /= tl.load(own + _POSITIONS).to(tl.float32)
-        rows_out = _address(of_rows, place, K, OUT) + b[:, None] * width + d[None, :]
+        rows_out = _address(of_rows, layer, K, OUT) + b[:, None] * width + d[None, :]
         of_row = total * scale
         inside = (b[:, None] < batch) & (d[None, :] < width)
         if OTHER is not None:
-            beside = _address(of_rows, place, K, OTHER) + b[:, None] * width + d[None, :]
+            beside = _address(of_rows, layer, K, OTHER) + b[:, None] * width + d[None, :]
             tl.store(beside, of_row.to(OTHER), mask=inside & (tl.load(own + _OTHER) != 0))
             inside = inside & (tl.load(own + _OTHER) == 0)
         tl.store(rows_out, of_row.to(OUT), mask=inside)
@@ -285,17 +285,17 @@ class Launches:
     """The kernels for features of one kind, in one type or two: compiled, with all that stays from step to step."""
 
     def __init__(
-        self, places: Sequence[Place], dtypes: Sequence[torch.dtype], batch: int, classes: int, device: torch.device,
-        shares: Sequence[float], per_row: float, ignored: int, precision: str, softmax: bool, with_bias: bool,
+        self, layers: Sequence[MemoryLayout], dtypes: Sequence[torch.dtype], batch: int, classes: int,
+        device: torch.device, shares: Sequence[float], per_row: float, ignored: int, precision: str, softmax: bool, with_bias: bool,
     ) -> None:  # fmt: skip
-        count = len(places)
+        count = len(layers)
         self.device = device.index
         self.types = list(dict.fromkeys(dtypes))
         self.kinds = [self.types.index(dtype) for dtype in dtypes]
         mixed = len(self.types) > 1
         # Rows of two types are copied to float32 as means are, so that products read one.
-        self.means = mixed or any(place.positions > 1 for place in places)
-        widths = [place.width for place in places]
+        self.means = mixed or any(layer.positions > 1 for layer in layers)
+        widths = [layer.width for layer in layers]
         large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
         tile, depth = (64, 16) if large else (32, 32)
         down, across = triton.cdiv(batch, tile), triton.cdiv(classes, tile)
@@ -307,23 +307,23 @@ class Launches:
         # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
         # the rest are views of one buffer, whatever their types, made at once where all are alike.
         self.own = [
-            place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1) for place in places
+            layer.size == math.prod(layer.gradient[0]) and layer.strides[:2] == (layer.width, 1) for layer in layers
         ]
         each = [dtype.itemsize for dtype in dtypes]
-        sizes = [0 if own else place.size * size for own, place, size in zip(self.own, places, each, strict=True)]
+        sizes = [0 if own else layer.size * size for own, layer, size in zip(self.own, layers, each, strict=True)]
         of_rows, end = _offsets(sizes)
         self.of_rows = end // each[0]
-        self.views = [(*p.gradient, offset // size) for p, offset, size in zip(places, of_rows, each, strict=True)]
+        self.views = [(*p.gradient, offset // size) for p, offset, size in zip(layers, of_rows, each, strict=True)]
         self.alike: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        if count > 1 and not mixed and not any(self.own) and len({place.gradient for place in places}) == 1:
+        if count > 1 and not mixed and not any(self.own) and len({layer.gradient for layer in layers}) == 1:
             shape, strides, apart = self.views[1]
             self.alike = (count, *shape), (apart, *strides)
         table: list[tuple[int, ...]] = [
             (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.positions, start, pool_start,
              mean // 4, *p.strides, other)
-            for p, start, pool_start, mean, other in zip(places, starts, pool_starts, means, self.kinds, strict=True)
+            for p, start, pool_start, mean, other in zip(layers, starts, pool_starts, means, self.kinds, strict=True)
         ]  # fmt: skip
-        # One compilation serves as many places as a power of two; those beyond the last have no program.
+        # One compilation serves as many layers as a power of two; those beyond the last have no program.
         slots = triton.next_power_of_2(count)
         self.more = (0,) * (slots - count)
         table += [(1 << 40,) * len(table[0])] * len(self.more)

@@ -1,10 +1,10 @@
 """From logits and targets to losses and accuracies.
 
-    logits by place    (B, C), tokens (B, T, C), maps (B, C, H, W); a leading axis N where all branches are live
+    logits by layer    (B, C), tokens (B, T, C), maps (B, C, H, W); a leading axis N where all branches are live
     align              positions of logits and targets brought together: shift, resize, mask
-    rows               (K N, R, C): places of one shape are one call of the objective
+    rows               (K N, R, C): layers of one shape are one call of the objective
 
-Axis letters: B batch, N branches at a place, C classes, K places of one shape, R samples or positions.
+Axis letters: B batch, N branches at a layer, C classes, K layers of one shape, R samples or positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How logits become losses, and what to do about places that did not run."""
+    """How logits become losses, and what to do about layers that did not run."""
 
     objective: Objective | LossFn
     activation: Activation
@@ -36,7 +36,7 @@ class Settings:
     class_reduction: ClassReduction
     resize: Resize | None
     shift: int
-    weights: Mapping[str, float]  # of places that do not count once
+    weights: Mapping[str, float]  # of layers that do not count once
     allow_skipped: bool
     ignore_index: int  # the class index that counts for nothing
     quantities: bool  # whether a branch predicts these, not classes
@@ -44,14 +44,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Product:
-    """Logits of places that share one product: as one tensor, and as the parts of it that users see."""
+    """Logits of layers that share one product: as one tensor, and as the parts of it that users see."""
 
     names: tuple[str, ...]
     whole: Tensor  # (K, B, C), or (K, N, B, C)
     parts: tuple[Tensor, ...]
 
     def made(self, names: list[str], logits: Mapping[str, Tensor]) -> bool:
-        """Whether the logits of these places are its parts, and none is missing."""
+        """Whether the logits of these layers are its parts, and none is missing."""
         if tuple(names) != self.names:
             return False
         return all(logits[name] is part for name, part in zip(self.names, self.parts, strict=True))
@@ -59,7 +59,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Aligned:
-    """Places of one shape, position by position beside their targets."""
+    """Layers of one shape, position by position beside their targets."""
 
     names: tuple[str, ...]
     positions: int  # the number of axes
@@ -69,7 +69,7 @@ class Aligned:
 
 
 def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
-    """The losses (K,) of places; over several live branches the sum or mean of their losses."""
+    """The losses (K,) of layers; over several live branches the sum or mean of their losses."""
     if group.mask is not None:
         group = replace(group, targets=without_masked(group.targets, group.mask, ignore_index))
     if isinstance(settings.objective, Objective):
@@ -83,7 +83,7 @@ def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
 
 
 def accuracies_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
-    """The accuracies (K,) of places; over several live branches the mean of theirs."""
+    """The accuracies (K,) of layers; over several live branches the mean of theirs."""
     objective = settings.objective
     if not isinstance(objective, Objective):  # a user's own function tells no accuracy
         objective = OBJECTIVES["mse" if settings.quantities else "sigmoid"]
@@ -103,9 +103,9 @@ def align(
     products: tuple[Product, ...],
     padding: Mapping[str, Tensor],
 ) -> Iterator[Aligned]:
-    """Places of one shape together, beside their targets.
+    """Layers of one shape together, beside their targets.
 
-    `mask` was given for these targets. `padding` is the model's own, by place, which has done its work where it was
+    `mask` was given for these targets. `padding` is the model's own, by layer, which has done its work where it was
     pooled.
     """
     if not isinstance(targets, Tensor):
@@ -137,8 +137,8 @@ def _aligned(
     names: tuple[str, ...], logits: Tensor, count: int, targets: Tensor, mask: Tensor | None, settings: Settings
 ) -> Aligned:
     """One group; its targets, where they have one value for each class, with the classes last."""
-    place, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize
-    targets = _fitting(place, logits, count, targets, settings)
+    layer, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize
+    targets = _fitting(layer, logits, count, targets, settings)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if sizes != wanted_sizes and (shift or resize is None):
         remedy = "attach with resize='targets' (nearest) or resize='logits'"
@@ -150,7 +150,7 @@ def _aligned(
                 "is left out by output=lambda tokens: tokens[:, 1:]"
             )
         raise UsageError(
-            f"place {place!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
+            f"layer {layer!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
             f"{' x '.join(map(str, wanted_sizes))}: {remedy}"
         )
     if mask is not None:
@@ -164,7 +164,7 @@ def _aligned(
     if shift:
         if shift >= logits.shape[2]:
             raise UsageError(
-                f"shift={shift} leaves none of the {logits.shape[2]} tokens of place {place!r} a target: call the "
+                f"shift={shift} leaves none of the {logits.shape[2]} tokens of layer {layer!r} a target: call the "
                 "model on longer sequences, or attach with a smaller shift="
             )
         logits, targets = logits[:, :, :-shift], targets[:, shift:]
@@ -172,7 +172,7 @@ def _aligned(
     return Aligned(names, count, logits, targets, mask)
 
 
-def _fitting(place: str, logits: Tensor, count: int, targets: Tensor, settings: Settings) -> Tensor:
+def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: Settings) -> Tensor:
     """Targets, with the classes last; a `UsageError` where they have other axes than the logits (K, B, positions, C).
 
     An objective of the user's own takes targets of any shape that has the positions.
@@ -182,9 +182,9 @@ def _fitting(place: str, logits: Tensor, count: int, targets: Tensor, settings: 
     quantities = settings.quantities and not getattr(settings.objective, "shares", True)
     by_name = isinstance(settings.objective, Objective)
     wrong = len(shape) not in (1 + count, 2 + count) if by_name else 0 < count >= len(shape)
-    remedy = "for one a position attach with pool='none' to a place that has positions" if not count else ""
+    remedy = "for one a position attach with pool='none' to a layer that has positions" if not count else ""
     if by_class and count < 2 and not targets.is_floating_point():
-        # Of several positions, or maps of a place that gives tokens
+        # Of several positions, or maps of a layer that gives tokens
         wrong |= shape[-1] != classes and (count == 1 or shape[-1] != 1)
         remedy = remedy or "if they are maps, make maps of the tokens with output=, a function, and layout='BCHW'"
     elif by_class and count > 1 and by_name and shape[1] != classes:
@@ -199,7 +199,7 @@ def _fitting(place: str, logits: Tensor, count: int, targets: Tensor, settings: 
         values = (batch, *sizes, classes) if count < 2 else (batch, classes, *sizes)
         wanted = f"{(batch, *sizes)} for class indices or {values} for one value a class"
         wanted = f"{values}, one value an output" if quantities else wanted
-        raise UsageError(f"place {place!r}: targets must have shape {wanted}, got {shape}" + (remedy and f": {remedy}"))
+        raise UsageError(f"layer {layer!r}: targets must have shape {wanted}, got {shape}" + (remedy and f": {remedy}"))
     if by_class:
         return targets.movedim(1, -1) if count > 1 else targets
     return _by_output(targets, logits, count) if by_name else targets
@@ -287,7 +287,7 @@ def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
 
 
 def _scalar(loss: Tensor) -> Tensor:
-    # One value a sample would be summed with the places, and weigh as many times too much as there are samples.
+    # One value a sample would be summed with the layers, and weigh as many times too much as there are samples.
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise UsageError(f"the objective must return a scalar tensor, got {kind}: take the mean over the batch in it")

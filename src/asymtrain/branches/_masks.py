@@ -1,8 +1,8 @@
 """Which of the model's arguments says where its padding is.
 
-A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each place gets that of
+A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each layer gets that of
 its own side, and never the other's. So it is with a model of text and images: the usual argument is the mask of those
-places alone that have its positions (`_dry_run.masked_places`).
+layers alone that have its positions (`_dry_run.masked_layers`).
 """
 
 import inspect
@@ -21,8 +21,8 @@ Mask = str | MaskRule  # a name among them, or a function of them all
 USUAL_MASK = "attention_mask"
 
 
-def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) -> MaskRule | None:
-    """How these places get their mask; None where the model has none, and an argument that it does not take is refused.
+def mask_of(model: nn.Module, mask: Mask | None, layers: Iterable[nn.Module]) -> MaskRule | None:
+    """How these layers get their mask; None where the model has none, and an argument that it does not take is refused.
 
     The usual argument need not be there.
     """
@@ -47,7 +47,7 @@ def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) ->
     find_encoder = getattr(model, "get_encoder", None)  # of Hugging Face's models
     if mask == USUAL_MASK and "decoder_attention_mask" in arguments and find_encoder is not None:
         encoder = set(find_encoder().modules())
-        sides = {place in encoder for place in places}
+        sides = {layer in encoder for layer in layers}
         if sides != {True}:
             return partial(_decoders, names, "decoder_attention_mask", len(sides) == 2)
     return partial(_argument, names, mask)
@@ -123,7 +123,7 @@ def _decoders(names: tuple[str, ...], own: str, both: bool, /, *args: Any, **kwa
         mask = encoders
     if both and mask is not encoders:
         raise UsageError(
-            "places in the encoder and in the decoder have different padding: attach to each side by itself, or "
+            "layers in the encoder and in the decoder have different padding: attach to each side by itself, or "
             "with mask=None if nothing is padded"
         )
     return mask

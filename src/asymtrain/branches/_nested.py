@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-# Which part of a place's output is the feature: an index, a key or attribute, or a function.
+# Which part of a layer's output is the feature: an index, a key or attribute, or a function.
 Selector = int | str | Callable[[object], object]
 
 

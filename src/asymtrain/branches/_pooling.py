@@ -1,4 +1,4 @@
-"""From a place's output to what its branches read: the layout says which axis is what, the pool what becomes of them.
+"""From a layer's output to what its branches read: the layout says which axis is what, the pool what becomes of them.
 
 A layout is a word with one letter for each axis: B is the batch, C or D the features, every other letter a
 position. "BD", "BCHW", "BTD", "TBD" and "BHWC" are the usual ones; "BCT" (1-d convolutions) or "BCTHW" (video) follow
@@ -100,8 +100,8 @@ class Pooled(NamedTuple):
     width: int = 1
 
 
-class Place(NamedTuple):
-    """Where a place's numbers lie in its feature, and in the gradient by it."""
+class MemoryLayout(NamedTuple):
+    """Where a layer's numbers lie in its feature, and in the gradient by it."""
 
     width: int
     strides: tuple[int, int, int]  # of the feature, by sample, width and position
@@ -110,8 +110,8 @@ class Place(NamedTuple):
     gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
 
 
-def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
-    """The place of rows or means.
+def memory_layout(feature: Tensor, pooled: Pooled) -> MemoryLayout | None:
+    """Where the numbers of rows or means lie.
 
     None where there is nothing, memory holds the negatives (`conj`), or positions lie at more than one distance.
     """
@@ -124,12 +124,12 @@ def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
     strides = feature.stride(pooled.batch), feature.stride(pooled.width), feature.stride(axes[-1]) if axes else 0
     spread = tuple({pooled.batch: width, pooled.width: 1}.get(axis, 0) for axis in range(len(shape)))
     positions = math.prod(shape[axis] for axis in pooled.axes)
-    return Place(width, strides, positions, batch * width, (shape, spread))
+    return MemoryLayout(width, strides, positions, batch * width, (shape, spread))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads what branches take from whatever a place gives."""
+    """Reads what branches take from whatever a layer gives."""
 
     layout: str | None  # None where it is not known yet, or not asked for: a user's own pool takes the feature as it is
     pool: Pool

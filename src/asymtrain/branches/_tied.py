@@ -2,7 +2,7 @@
 
 The output layer is the linear layer whose result is in the model's output. Its input tells the norm: the one whose
 result it reads, or a part of that (a class token, the last positions). Where the norm's result reaches the layer by
-another way, such as a mean over tokens, no order of the two is the model's own at an inner place, and the layers must
+another way, such as a mean over tokens, no order of the two is the model's own at an inner layer, and the layers must
 be given.
 """
 
@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from torch import Tensor, nn
 
 from asymtrain.branches._forwards import call_model, preserve_state
+from asymtrain.branches._layers import ROOT, repeated_blocks
 from asymtrain.branches._nested import first_feature, tensors_in
-from asymtrain.branches._places import ROOT, repeated_blocks
 from asymtrain.errors import UsageError
 
 
-def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module]) -> list[nn.Module]:
+def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module]) -> list[nn.Module]:
     """The final norm, if there is one, and the output layer; a `UsageError` where they cannot be told."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -41,7 +41,7 @@ def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module
         layer, taken = found[-1]
         before = [norm for norm, _, made in calls if norm in norms and _memory(made) == _memory(taken)]
     last = [module for module, _, _ in calls if module in norms][-1:]
-    if not before and last and not _inside(last[0], model, places):
+    if not before and last and not _inside(last[0], model, layers):
         raise UsageError(
             "head='tied' cannot tell how the model's final norm and its output layer belong together: give the layers "
             "as a module, head=nn.Sequential(model.norm, model.head)"
@@ -49,11 +49,11 @@ def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module
     return [*before[-1:], layer]
 
 
-def _inside(norm: nn.Module, model: nn.Module, places: Collection[nn.Module]) -> bool:
-    """Whether the norm is part of a place or of a block like it: what such a block gives is normed already."""
+def _inside(norm: nn.Module, model: nn.Module, layers: Collection[nn.Module]) -> bool:
+    """Whether the norm is part of a layer or of a block like it: what such a block gives is normed already."""
     modules = {name or ROOT: module for name, module in model.named_modules()}
     blocks = [modules[path] for series in repeated_blocks(modules) for path in series]
-    return any(norm in block.modules() for block in (*places, *blocks))
+    return any(norm in block.modules() for block in (*layers, *blocks))
 
 
 def _memory(tensor: Tensor) -> int:

@@ -45,7 +45,7 @@ class WithBranches(nn.Module):
         self._ddp_params_and_buffers_to_ignore = ignored
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
-        """The model's output, and the logits of its branches by place."""
+        """The model's output, and the logits of its branches by layer."""
         # A sharded model can only be called through the module that was sharded, and an inner set by the outer one;
         # after strip it has no logits.
         if self.branches.stripped and not (is_sharded(self) or self._inner):
@@ -55,7 +55,7 @@ class WithBranches(nn.Module):
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):
-            # Places of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
+            # Layers of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
             output, logits = self._apart((output, logits))
         return output, logits
 

@@ -40,14 +40,14 @@ class Adapter:
         return targets_of(batch, self.targets, self.branches)
 
     def _losses(self, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
+        """The weighted sum of the branches' losses in the model's latest forward; and each layer's loss.
 
         Handed over as logits, which the branches do not check for drift between ranks: see `_average_gradients`.
         """
         assert self.branches is not None
         losses = self.branches.losses(targets, logits=self.branches.take())
         weights = self.branches.settings.weights
-        weighted = [weights[place] * loss if place in weights else loss for place, loss in losses.items()]
+        weighted = [weights[layer] * loss if layer in weights else loss for layer, loss in losses.items()]
         return sum(weighted, torch.zeros_like(main)), losses
 
     def _total(self, main: Tensor, auxiliary: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def labels_of(batch: Any) -> Tensor:
 def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Losses under the names by which they are logged."""
     named = {"main_loss": main, "auxiliary_loss": auxiliary, "branch_loss": auxiliary}
-    named |= {f"branch_loss/{place}": loss for place, loss in losses.items()}
+    named |= {f"branch_loss/{layer}": loss for layer, loss in losses.items()}
     return {name: loss.detach() for name, loss in named.items()}
 
 

@@ -128,7 +128,7 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
             weight = (share * batches if is_mean else share).to(auxiliary.dtype)
         auxiliary = weight * auxiliary
         divided = 1 if self._is_scaled(kwargs.get("num_items_in_batch")) else batches
-        self._keep(main, auxiliary, {place: weight * loss for place, loss in losses.items()}, divided)
+        self._keep(main, auxiliary, {layer: weight * loss for layer, loss in losses.items()}, divided)
         every = self.state.logging_steps
         if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self.model))
@@ -224,8 +224,8 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
     def _average_sums(self) -> None:
         """The mean over ranks, as the trainer logs its loss. Where all ranks are, which cannot be told of `log`."""
         if self.args.world_size > 1 and self._sums:
-            # A rank may have skipped a place.
-            names = ["main_loss", "auxiliary_loss", "branch_loss", *(f"branch_loss/{p}" for p in self.branches.places)]
+            # A rank may have skipped a layer.
+            names = ["main_loss", "auxiliary_loss", "branch_loss", *(f"branch_loss/{p}" for p in self.branches.layers)]
             zero = torch.zeros_like(self._sums["main_loss"])
             values = torch.stack([self._sums.get(name, zero).float() for name in names])
             self._sums = dict(zip(names, self.accelerator.gather(values[None]).mean(0).unbind(), strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 from asymtrain.lab.runs import RunSpec
 
 _BIAS = {"none": "", "prior": " with prior bias"}
-_PLACES = {"all": "", "later": "later places", "middle": "middle place"}
+_LAYERS = {"all": "", "later": "later layers", "middle": "middle layer"}
 _SCHEDULES = {"constant": "", "linear": "falling linearly", "cosine": "falling", "early": "first half only"}
 
 
@@ -15,9 +15,9 @@ class Candidate:
     """One form of branches, by the names of a spec; by default the paper's."""
 
     objective: str = "sigmoid"
-    branch_bias: str = "none"
+    bias: str = "none"
     alpha: float = 0.1
-    places: str = "all"
+    layers: str = "all"
     alpha_schedule: str = "constant"
 
     def __post_init__(self) -> None:
@@ -34,16 +34,16 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """A rank by the number of branches: a single place, then half of them, then all."""
-        return ("middle", "later", "all").index(self.places)
+        """A rank by the number of branches: a single layer, then half of them, then all."""
+        return ("middle", "later", "all").index(self.layers)
 
     @property
     def label(self) -> str:
-        """Short, for tables: "softmax, alpha 0.3, later places, falling"."""
+        """Short, for tables: "softmax, alpha 0.3, later layers, falling"."""
         words = [
-            f"{self.objective}{_BIAS[self.branch_bias]}",
+            f"{self.objective}{_BIAS[self.bias]}",
             f"alpha {self.alpha:g}",
-            _PLACES[self.places],
+            _LAYERS[self.layers],
             _SCHEDULES[self.alpha_schedule],
         ]
         return ", ".join(filter(None, words))

@@ -42,20 +42,20 @@ class RunSpec:
     arch_options: Options = ()
     initial_weights: str = ""  # a safetensors file, where the model does not begin at random
     # The auxiliary objective.
-    at: tuple[str, ...] = ()  # places as `attach` takes them; () for a backbone's own, or the repeated blocks
-    places: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
-    pool: Literal["mean", "class_token"] = "mean"  # from a place's output to features; a backbone has its own
-    layout: str = ""  # the axes of a place's output (BTD, BCHW), where `attach` cannot tell them
+    at: tuple[str, ...] = ()  # layers as `attach` takes them; () for a backbone's own, or the repeated blocks
+    layers: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
+    pool: Literal["mean", "class_token"] = "mean"  # from a layer's output to features; a backbone has its own
+    layout: str = ""  # the axes of a layer's output (BTD, BCHW), where `attach` cannot tell them
     head: Literal["linear", "mlp"] = "linear"
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all"] = "last"
     alpha: float = 1.0
-    over_classes: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
+    class_reduction: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
     # Controls: what is the auxiliary signal made of?
     objective: str = "sigmoid"  # the loss of a branch, of those in asymtrain.objectives.OBJECTIVES
     branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
-    branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
+    bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
     signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
     # How it is trained, by AdamW.
@@ -107,13 +107,16 @@ class RunSpec:
         return dataclasses.replace(self, redundancy=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON values."""
+        """The fields that differ from their defaults, as JSON values under their stored names."""
         values = {name: getattr(self, name) for name in DEFAULTS}
-        return {name: _jsonable(value) for name, value in values.items() if value != DEFAULTS[name]}
+        return {
+            STORED_NAMES.get(name, name): _jsonable(value) for name, value in values.items() if value != DEFAULTS[name]
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSpec":
         """Inverse of `to_dict`; an unknown field says that another version wrote it."""
+        values = from_stored(values)
         for name in values:
             if name not in DEFAULTS:
                 raise unknown_name("field of a run (was it written by another version?)", name, DEFAULTS)
@@ -193,10 +196,20 @@ class Run:
 
 _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
+STORED_NAMES = {"layers": "places", "class_reduction": "over_classes", "bias": "branch_bias"}
+"""Fields that results keep under an older name. Ids are hashes of these names, so they never change."""
+
+
+def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the names of the fields, from values by the names under which they are stored."""
+    names = {stored: name for name, stored in STORED_NAMES.items()}
+    return {names.get(name, name): value for name, value in values.items()}
+
+
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "at", "places", "pool", "layout", "head", "redundancy", "activation", "alpha", "over_classes", "alpha_schedule",
-    "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "cosine_every",
+    "at", "layers", "pool", "layout", "head", "redundancy", "activation", "alpha", "class_reduction", "alpha_schedule",
+    "objective", "branch_labels", "bias", "branch_weights", "signal", "cosine_every",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
@@ -315,14 +328,14 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"erasing is a probability between 0 and 1, got {spec.erasing}")
     if spec.warmup and spec.warmup >= spec.epochs:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
-    if spec.branch_bias == "prior" and spec.head != "linear":
-        raise UsageError(f"branch_bias is for head='linear', and the head is {spec.head!r}")
+    if spec.bias == "prior" and spec.head != "linear":
+        raise UsageError(f"bias is for head='linear', and the head is {spec.head!r}")
     if is_named(spec.arch):
         check_name(spec.arch, spec.arch_options)
         return
     check_options(spec.arch, dict(spec.arch_options))
     if spec.at or spec.layout or spec.pool != DEFAULTS["pool"]:
-        raise UsageError(f"{spec.arch} has places and pooling of its own: its options are points and branch_input")
+        raise UsageError(f"{spec.arch} has layers and pooling of its own: its options are points and branch_input")
     if spec.initial_weights:
         raise UsageError(f"initial_weights is for models by name, and {spec.arch} is a backbone: leave it out")
 

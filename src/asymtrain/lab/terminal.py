@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
 
 # What tells controls apart.
-_KINDS = ("signal", "branch_weights", "branch_labels", "objective", "branch_bias")
+_KINDS = ("signal", "branch_weights", "branch_labels", "objective", "bias")
 AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
 WORDS = 16  # columns that words get before a table is divided

@@ -43,7 +43,7 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(workplace):
     assert result.reason in result.sentence
     assert result.candidate.label == "softmax, alpha 1"
     assert len(result.rungs) == 1
-    assert result.places == ("1",)
+    assert result.layers == ("1",)
     assert len(result.rows) == 2 * 3 + 2 * 5
     assert set(result.rows["classes"]) == {3}
     assert result.verdict in repr(result)
@@ -122,7 +122,7 @@ def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
     ("options", "said"),
     [
         pytest.param({"alpha": 1.0}, "alpha is given as candidates= here", id="alpha"),
-        pytest.param({"places": "later"}, "places is given as candidates= here", id="places"),
+        pytest.param({"layers": "later"}, "layers is given as candidates= here", id="layers"),
         pytest.param({"seed": 3}, "seed is given as seeds= here", id="seed"),
         pytest.param({"validation": "none"}, "validation is not yours to set", id="validation"),
         pytest.param({"epoch": 3}, "argument of tune, or field of a run, 'epoch'", id="a typo"),

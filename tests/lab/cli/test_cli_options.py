@@ -198,8 +198,8 @@ def test_what_the_library_says_of_arguments_is_said_of_options():
     assert _as_options("which cannot be told: pass layout='BTD' (batch, tokens, width), or") == (
         "which cannot be told: pass --layout BTD (batch, tokens, width), or"
     )
-    assert _as_options("name places with at=, for example at='layers.*'") == (
-        "name places with --at, for example --at 'layers.*'"
+    assert _as_options("name layers with at=, for example at='layers.*'") == (
+        "name layers with --at, for example --at 'layers.*'"
     )
     for other in ("give --data-option layout=nchw or layout=nhwc", "format='a'", "write --layout BTD"):
         assert _as_options(other) == other

@@ -83,7 +83,7 @@ def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
 
 def costs_of_every_form(model):
     forms = itertools.product(("sigmoid", "softmax"), ("none", "prior"), ("all", "later", "middle"))
-    names = ("objective", "branch_bias", "places")
+    names = ("objective", "bias", "layers")
     times = {"attached": 4, "plain_seconds": 0.001, "ratio": 1.25, "plain_ratio": 1.0, "device": "cpu", "torch": "2"}
     about = {"group": "practice", "model": model, "mode": "eager", **times}
     return [{**about, "branches": dict(zip(names, form, strict=True))} for form in forms]

@@ -174,7 +174,7 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         (("--alpha", "much"), "--alpha"),
         (("--redundancy", "0"), "redundancy must be 1 or more"),
         (("--seeds", "few"), "--seeds few"),
-        (("--set", "signl=noise"), "no such field; write one of places=all|later|middle, pool=mean|class_token, head="),
+        (("--set", "signl=noise"), "no such field; write one of layers=all|later|middle, pool=mean|class_token, head="),
         (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
         (("--set", "alpha=3"), "an option of its own, --alpha"),
         (("--set", "cosine_every=3"), "no such field"),
@@ -203,7 +203,7 @@ def _offline(*args, **kwargs):
 
 
 @pytest.mark.parametrize("option", ["--out", "--store"])
-def test_an_unwritable_place_is_found_before_training(refused, tmp_path, monkeypatch, option):
+def test_an_unwritable_layer_is_found_before_training(refused, tmp_path, monkeypatch, option):
     (tmp_path / "file").write_text("in the way")
 
     def never(*args, **kwargs):

@@ -94,7 +94,7 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
         (("--data", "shapes", "--paper-values"), "Table 13 covers cifar100"),
         (("--activation", "some"), "activation must be one of"),
         (("--final-epochs", "0"), "final-epochs must be 1 or more"),
-        (("--at", "blocks.*"), "mlp has places and pooling of its own"),
+        (("--at", "blocks.*"), "mlp has layers and pooling of its own"),
         (("--initial-weights", "w.safetensors"), "initial_weights is for models by name"),
         (("--set", "weight_decay=1"), "an option of its own, --weight-decays"),
     ],

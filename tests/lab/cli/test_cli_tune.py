@@ -118,19 +118,19 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     (tmp_path / "tuned_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
     command = f"tune tuned_nets:tiny --data {many_photos} --epochs 1 --at 2 --at 4 --minutes 9".split()
-    result = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later", "--json")
+    result = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later", "--json")
     assert result.code == 0, result
     shown = json.loads(result.out)
     assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
     assert shown["files"]["page"] == "asymtrain-tune/report.html"
     assert shown["verdict"] in VERDICTS
     assert shown["images"] == {"validation": 21, "test": 26}
-    assert shown["places"] == ["4"]
+    assert shown["layers"] == ["4"]
     assert shown["question"]["base"]["schedule"] == "cosine"  # of the ordinary recipe
     # Nothing is left to train, and yet another model by the same name is not answered with these runs.
     (tmp_path / "tuned_nets.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
     del sys.modules["tuned_nets"]
-    changed = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later")
+    changed = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later")
     assert changed.code == 2
     assert "the model tuned_nets:tiny changed since" in changed.err
 
@@ -160,8 +160,8 @@ def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
 
 def test_candidates():
     assert parse_candidates(None) == CANDIDATES
-    (candidate,) = parse_candidates(["objective=softmax, alpha=0.3, places=later, alpha_schedule=cosine"])
-    assert candidate.label == "softmax, alpha 0.3, later places, falling"
+    (candidate,) = parse_candidates(["objective=softmax, alpha=0.3, layers=later, alpha_schedule=cosine"])
+    assert candidate.label == "softmax, alpha 0.3, later layers, falling"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_model_without_blocks_asks_for_the_option(refused, tmp_path, monkeypat
         "from torch import nn\ndef flat(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))\n"
     )
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert "name places with --at, for example --at 'layers.*'" in refused("tune", "flat_nets:flat")
+    assert "name layers with --at, for example --at 'layers.*'" in refused("tune", "flat_nets:flat")
 
 
 def test_a_folder_of_few_images_hears_how_many_are_needed_in_all(refused, photos):

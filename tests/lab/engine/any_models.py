@@ -100,7 +100,7 @@ def text_transformer(classes, dropout=0.1):
 
 
 def vector_network(classes):
-    """Vectors in; the widths differ from place to place."""
+    """Vectors in; the widths differ from layer to layer."""
     sizes = (10, 12, 14, 16)
     blocks = [nn.Sequential(nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)]
     return nn.Sequential(nn.Sequential(*blocks), nn.Linear(sizes[-1], classes))

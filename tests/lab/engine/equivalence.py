@@ -62,10 +62,10 @@ def mixed_specs(base: RunSpec, runs: int = 4) -> list[RunSpec]:
             "learning_rate": 3e-3,
             "weight_decay": 0.5,
             "label_noise": 0.3,
-            "places": "later",
+            "layers": "later",
         },
         {"seed": 42, "redundancy": 0, "weight_decay": 0.1},
-        {"seed": 44, "alpha": 10.0, "learning_rate": 3e-4, "weight_decay": 0.0, "label_noise": 0.9, "places": "middle"},
+        {"seed": 44, "alpha": 10.0, "learning_rate": 3e-4, "weight_decay": 0.0, "label_noise": 0.9, "layers": "middle"},
     ]
     more = [{"seed": 45 + i, "alpha": 0.5 * i, "learning_rate": 1e-3 / (i + 1)} for i in range(max(0, runs - 4))]
     return [dataclasses.replace(base, **changed) for changed in (settings + more)[:runs]]
@@ -91,7 +91,7 @@ def reference_after(
 
         def look(step: int, backbone: torch.nn.Module) -> None:
             if step + 1 == steps:
-                heads = [attached[0].head(place) for place in attached[0].places] if attached else []
+                heads = [attached[0].head(layer) for layer in attached[0].layers] if attached else []
                 branches = {}
                 for k, head in enumerate(heads):
                     if isinstance(head.live, torch.nn.ModuleList):

@@ -1,4 +1,4 @@
-"""Which places are found where none are named."""
+"""Which layers are found where none are named."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_repeated_blocks_are_found_at_any_depth() -> None:
     assert find_blocks(Wrapped(3), torch.randn(4, 6)) == [f"encoder.layer.{i}" for i in range(3)]
 
 
-def test_stages_are_places_though_one_holds_most_layers() -> None:
+def test_stages_are_layers_though_one_holds_most_layers() -> None:
     images = torch.randn(2, 3, 8, 8)
     assert find_blocks(ResNetLike(), images) == [f"layer{i}" for i in range(1, 5)]
     assert find_blocks(ResNetLike((1, 1, 30, 1)), images) == [f"layer{i}" for i in range(1, 5)]
@@ -53,7 +53,7 @@ def test_of_many_blocks_six_are_taken_the_last_among_them() -> None:
     assert find_blocks(Wrapped(24), torch.randn(4, 6)) == [f"encoder.layer.{i}" for i in (3, 7, 11, 15, 19, 23)]
 
 
-def test_the_layer_that_gives_the_logits_is_no_place() -> None:
+def test_the_layer_that_gives_the_logits_is_no_layer() -> None:
     plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
     assert find_blocks(plain, torch.randn(4, 6)) == ["0", "2", "4"]
 

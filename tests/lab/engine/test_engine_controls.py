@@ -29,8 +29,8 @@ from small_backbones import SMALL
 CONTROLS = {
     "softmax": {"objective": "softmax"},
     "random labels": {"branch_labels": "random"},
-    "bias": {"branch_bias": "prior", "decay": "matrices", "weight_decay": 0.5},
-    "bias, softmax, all live": {"branch_bias": "prior", "objective": "softmax", "activation": "all"},
+    "bias": {"bias": "prior", "decay": "matrices", "weight_decay": 0.5},
+    "bias, softmax, all live": {"bias": "prior", "objective": "softmax", "activation": "all"},
     "frozen": {"branch_weights": "frozen", "weight_decay": 0.5},
     "detached": {"signal": "detached", "cosine_every": 3},
     "detached and frozen": {"signal": "detached", "branch_weights": "frozen"},
@@ -48,9 +48,9 @@ def fifty_steps(arch, **fields):
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_cosine_is_over_what_branches_at_the_chosen_places_reach(trainer, dataset):
+def test_the_cosine_is_over_what_branches_at_the_chosen_layers_reach(trainer, dataset):
     """The middle one of points 0 to 2, and of points 0 and 1, is point 1 with the same initial weights."""
-    spec = RunSpec(arch_options={"widths": (8, 8, 8, 8)}, places="middle", batch=16, epochs=1, cosine_every=1)
+    spec = RunSpec(arch_options={"widths": (8, 8, 8, 8)}, layers="middle", batch=16, epochs=1, cosine_every=1)
     short = dataclasses.replace(spec, arch_options={**dict(spec.arch_options), "points": (0, 1)})
     (ours,), (theirs,) = (trained(asked, dataset, trainer)[0].history for asked in (spec, short))
     assert ours.cosine == pytest.approx(theirs.cosine, rel=1e-6)
@@ -66,9 +66,9 @@ def test_every_strategy_does_what_the_reference_does(control, steps, dataset):
 
 KINDS = [
     {"redundancy": 0},
-    {"over_classes": "sum"},
+    {"class_reduction": "sum"},
     {"objective": "softmax", "branch_labels": "random"},
-    {"branch_bias": "prior"},
+    {"bias": "prior"},
     {"branch_weights": "frozen"},
     {"signal": "detached"},
 ]
@@ -101,7 +101,7 @@ def test_a_run_beside_other_kinds_records_what_it_does_alone(fields, strategy, d
     ],
 )
 def test_with_convolutions_and_attention(arch, signal, dataset):
-    fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "branch_bias": "prior"}
+    fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "bias": "prior"}
     specs = mixed_specs(fifty_steps(arch, **fields), runs=3)
     # Not fifty: noise soon brings some maximum so near a tie that rounding decides it.
     assert_stack_is_near(specs, dataset, "batched", steps=12)
@@ -138,7 +138,7 @@ def test_alpha_going_to_zero_goes_to_plain(trainer, dataset):
 
 @pytest.mark.parametrize("bias", ["none", "prior"])
 def test_frozen_branches_stay_what_they_were(bias, dataset):
-    spec = spec_of(branch_weights="frozen", branch_bias=bias, weight_decay=0.5)
+    spec = spec_of(branch_weights="frozen", bias=bias, weight_decay=0.5)
     before = Stack([spec], dataset)
     after = stack_of([spec], dataset)
     pairs = zip(

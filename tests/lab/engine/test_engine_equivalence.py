@@ -35,7 +35,7 @@ def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, dataset):
 
 VARIANTS = {
     "all": {"activation": "all"},
-    "sum over classes": {"over_classes": "sum"},
+    "sum over classes": {"class_reduction": "sum"},
     "augmented": {"augmentation": "flip_shift"},
     "cosine": {"schedule": "cosine"},
     "decay of matrices": {"decay": "matrices", "weight_decay": 1.0},
@@ -67,13 +67,13 @@ def test_every_setting(variant, steps, dataset):
 
 COMBINED = {
     "cnn": [
-        {"over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+        {"class_reduction": "sum", "augmentation": "flip_shift", "schedule": "cosine",
          "decay": "matrices", "arch_options": {**LEARNING["cnn"], "dropout": 0.3}},
         {"activation": "all", "validation": "none",
          "arch_options": {**LEARNING["cnn"], "dropout": 0, "points": (3, 1)}},
     ],
     "vit": [
-        {"over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+        {"class_reduction": "sum", "augmentation": "flip_shift", "schedule": "cosine",
          "decay": "matrices"},
         {"activation": "all", "validation": "none",
          "arch_options": {**LEARNING["vit"], "branch_input": "mean", "points": (1,)}},
@@ -108,7 +108,7 @@ MISTAKES = {
     "decay": ({}, {"decay": "matrices"}),
     "augmentation": ({}, {"augmentation": "flip_shift"}),
     "activation": ({}, {"activation": "all"}),
-    "reduction": ({}, {"over_classes": "sum"}),
+    "reduction": ({}, {"class_reduction": "sum"}),
     "schedule by step": ({"schedule": "cosine"}, {"schedule_by": "step"}),
     "warm-up": ({"schedule_by": "step"}, {"warmup": 0.4}),
     "clip": ({"clip": 0.3}, {"clip": 0.5}),  # AdamW sees of the scale of gradients only how it changes

@@ -31,7 +31,7 @@ CHANGES = {
     "alpha": {"alpha": 7.0},
     "N": {"redundancy": 20},
     "activation": {"activation": "all"},
-    "over_classes": {"over_classes": "sum"},
+    "class_reduction": {"class_reduction": "sum"},
     "learning rate": {"learning_rate": 0.1},
     "weight decay": {"weight_decay": 0.3, "decay": "matrices"},
     "schedule": {"schedule": "cosine", "epochs": 5},

@@ -59,9 +59,9 @@ CASES = {
     "dropout and tied weights": ("text_transformer", "tokens", {}),
     "vectors": ("vector_network", "vectors", {}),
     "replaced, infinite and frozen": ("centred", "vectors", {}),
-    "one place": ("vector_network", "vectors", {"at": ("0.1",)}),
+    "one layer": ("vector_network", "vectors", {"at": ("0.1",)}),
     "mlp heads": ("resnet", "images", {"head": "mlp"}),
-    "prior bias": ("vector_network", "vectors", {"branch_bias": "prior", "objective": "softmax"}),
+    "prior bias": ("vector_network", "vectors", {"bias": "prior", "objective": "softmax"}),
     "all branches": ("vector_network", "vectors", {"activation": "all", "redundancy": 3}),
     "short last batch": ("vector_network", "vectors", {"batch": 33}),
     "short batch dropped": ("vector_network", "vectors", {"batch": 33, "last_batch": "drop"}),
@@ -243,7 +243,7 @@ def test_a_batch_normalisation_stays_in_evaluation_only_by_a_train_of_the_models
     assert (seen.count(0), seen.count(stack.data.steps)) == (kept, len(seen) - kept)
 
 
-def test_a_stack_is_of_one_model_and_one_set_of_places():
+def test_a_stack_is_of_one_model_and_one_set_of_layers():
     base = module_spec("resnet")
     others = [dataclasses.replace(base, at=("blocks.0",)), dataclasses.replace(base, head="mlp")]
     stacks = plan([base, dataclasses.replace(base, seed=3), base.plain(), *others], torch.device("cpu"))
@@ -275,7 +275,7 @@ def frozen_blocks(network):
     return network
 
 
-def test_a_place_before_which_nothing_is_trained_reaches_nothing():
+def test_a_layer_before_which_nothing_is_trained_reaches_nothing():
     model = Network(5).requires_grad_(False)
     model.blocks[1].requires_grad_(True)
     network = ModuleNetwork(model, 5, torch.randn(4, 10))
@@ -290,7 +290,7 @@ def test_a_place_before_which_nothing_is_trained_reaches_nothing():
         (lambda: Network(5, lambda x: x[torch.randperm(len(x))]), "cannot be keyed by a run's seed"),
         (lambda: Network(5, lambda x: x @ x), r"cannot be called|cannot be run"),
         (lambda: Network(5).requires_grad_(False), "no parameter of the model is trained"),
-        (lambda: frozen_blocks(Network(5)), "no trained parameter lies before the places blocks.0, blocks.1"),
+        (lambda: frozen_blocks(Network(5)), "no trained parameter lies before the layers blocks.0, blocks.1"),
         (lambda: Network(5, F.dropout), "draws random numbers in evaluation too"),
         (lambda: Network(5, Recomputed()), "computes parts of its forward again in the backward"),
         (lambda: nn.Sequential(OrderedDict(branch=Network(5))), "a part named `branch`"),
@@ -317,11 +317,11 @@ def test_a_number_that_forwards_change_is_told_of():
         ModuleNetwork(nn.Sequential(Counting(4, 4), nn.Linear(4, 5)), 5, torch.randn(4, 4), at=["0"])
 
 
-def test_a_backbone_refuses_places_by_name():
-    with pytest.raises(UsageError, match="mlp has places and pooling of its own: its options are points"):
+def test_a_backbone_refuses_layers_by_name():
+    with pytest.raises(UsageError, match="mlp has layers and pooling of its own: its options are points"):
         RunSpec(at=("blocks.0",))
-    with pytest.raises(UsageError, match="branch_bias is for head='linear'"):
-        RunSpec(head="mlp", branch_bias="prior")
+    with pytest.raises(UsageError, match="bias is for head='linear'"):
+        RunSpec(head="mlp", bias="prior")
 
 
 def test_dropping_the_only_batch_is_refused(datasets):

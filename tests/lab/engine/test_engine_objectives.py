@@ -35,7 +35,7 @@ def hinge(monkeypatch):
         accuracy=lambda logits, targets, keep: (logits.argmax(-1) == targets).float().mean(-1),
     )
     monkeypatch.setitem(objectives.OBJECTIVES, "hinge", entry)
-    return spec_of(objective="hinge", branch_bias="prior", activation="all")
+    return spec_of(objective="hinge", bias="prior", activation="all")
 
 
 def test_a_third_objective_trains_in_a_stack_as_in_the_reference(hinge, dataset):

@@ -98,7 +98,7 @@ shapes = st.lists(st.lists(st.integers(1, 7), max_size=4).map(tuple), min_size=1
 
 
 def named(sizes, run):
-    """Parameters without a zero, another one for each place and run."""
+    """Parameters without a zero, another one for each layer and run."""
     return {
         f"p{i}": torch.arange(math.prod(shape)).float().view(shape) + 1000 * i + 0.25 * run + 1
         for i, shape in enumerate(sizes)

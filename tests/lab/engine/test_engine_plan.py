@@ -28,7 +28,7 @@ OTHER = {
     "redundancy": 20,
     "activation": "all",
     "alpha": 0.1,
-    "over_classes": "sum",
+    "class_reduction": "sum",
     **LATER_FIELDS,
     **RECIPE_FIELDS,
     **MODEL_FIELDS,
@@ -47,8 +47,8 @@ OTHER = {
 }
 SHARED = {
     "label_noise", "label_smoothing", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
-    "seed", "redundancy", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "places",
-    "over_classes", "branch_labels", "branch_bias", "branch_weights",
+    "seed", "redundancy", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "layers",
+    "class_reduction", "branch_labels", "bias", "branch_weights",
 }  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def test_runs_that_all_erase_or_mix_share_a_stack_however_much(field):
 @pytest.mark.parametrize(
     "other",
     [
-        {"objective": "softmax", "over_classes": "sum", "branch_labels": "random"},
-        {"branch_bias": "prior", "branch_weights": "frozen"},
+        {"objective": "softmax", "class_reduction": "sum", "branch_labels": "random"},
+        {"bias": "prior", "branch_weights": "frozen"},
         {"signal": "detached"},
         {"signal": "gated"},
     ],
@@ -88,7 +88,7 @@ def test_with_several_live_branches_their_number_parts_the_stacks():
 
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_plain_trains_beside_its_partner(activation):
-    specs = pairs(RunSpec(activation=activation, redundancy=4, over_classes="sum", signal="gated"), [1, 2, 3])
+    specs = pairs(RunSpec(activation=activation, redundancy=4, class_reduction="sum", signal="gated"), [1, 2, 3])
     (stack,) = plan(specs, CPU)
     assert stack.specs == tuple(specs)  # pairs stay together
 

@@ -218,7 +218,7 @@ def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset
 KINDS = [
     {},
     {"objective": "softmax"},
-    {"branch_bias": "prior", "over_classes": "sum"},
+    {"bias": "prior", "class_reduction": "sum"},
     {"branch_weights": "frozen"},
     {"signal": "detached"},
     {"redundancy": 0},

@@ -61,7 +61,7 @@ def test_progress_counts_every_epoch_and_states_are_kept_before_it(tmp_path):
 
 
 def test_plain_has_no_branches_and_a_prior_has_biases(dataset):
-    spec = spec_of(**SHAPES, branch_bias="prior")
+    spec = spec_of(**SHAPES, bias="prior")
     plain, with_bias = states_at([spec.plain(), spec], [1])
     assert not any(name.startswith("branch") for name in plain.parameters)
     assert "branch.0.bias" in with_bias.parameters

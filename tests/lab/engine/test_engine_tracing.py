@@ -253,7 +253,7 @@ def test_runs_that_share_a_call_train_as_they_do_alone(arch, monkeypatch):
     size, fields = TOGETHER[arch]
     base = RunSpec(arch=arch, batch=16, epochs=1, redundancy=1, cosine_every=2, **fields)
     mixed = [dataclasses.replace(base, seed=seed, objective=["sigmoid", "softmax"][seed % 2]) for seed in range(4)]
-    for specs in ([*mixed, base.plain()], [dataclasses.replace(spec, branch_bias="prior") for spec in mixed[:2]]):
+    for specs in ([*mixed, base.plain()], [dataclasses.replace(spec, bias="prior") for spec in mixed[:2]]):
         alone, together = (Stack(specs, patterns(image_size=size, size=80), strategy="side_by_side") for _ in range(2))
         together.programs = together.compiled(together.programs)
         assert len(together.programs.losses) == -(-len(specs) // 3)
@@ -285,7 +285,7 @@ def test_stacks_of_other_kinds_and_sizes_share_the_compiled_forward(arch, monkey
     monkeypatch.setattr(programs, "_COMPILED", {})
     data = patterns(size=80)
     base = RunSpec(arch=arch, batch=16, epochs=1, redundancy=1, cosine_every=2, test="never", **CASES[arch])
-    kinds = {"objective": "softmax", "branch_bias": "prior"}
+    kinds = {"objective": "softmax", "bias": "prior"}
     for specs in (
         [base, base.plain(), dataclasses.replace(base, seed=1)],
         [dataclasses.replace(base, seed=2, **kinds), dataclasses.replace(base, seed=2)],

@@ -59,7 +59,7 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
     """Against the engine's own losses of the same batch."""
     from asymtrain.lab.engine.losses import Batch, stack_loss
 
-    (state,) = states_of("mlp", (1,), alpha=2.0, label_smoothing=0.2, branch_labels="random", branch_bias="prior")
+    (state,) = states_of("mlp", (1,), alpha=2.0, label_smoothing=0.2, branch_labels="random", bias="prior")
     along, _, sample, _ = plane_of(state, "total")
     backbone = build_backbone(state.spec, tiny_dataset())
     stacked = {name: value[None] for name, value in state.parameters.items()}

@@ -84,12 +84,12 @@ def test_the_tables(helped):
 
 
 def test_the_race_says_what_words_of_its_candidates_mean():
-    forms = Candidate(branch_bias="prior", alpha_schedule="cosine"), Candidate(places="later")
+    forms = Candidate(bias="prior", alpha_schedule="cosine"), Candidate(layers="later")
     asked = question(*forms)
     runs = all_runs(asked, PLAN, {})
     note = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[0].note
     assert "Prior bias: " in note
-    assert "Later places: " in note
+    assert "Later layers: " in note
     assert "Falling: " in note
 
 
@@ -132,7 +132,7 @@ def test_the_page_of_an_answer_without_advice(tmp_path):
 
 def test_code_is_given_where_something_is_to_be_attached(helped):
     assert 'at=["blocks.0", "blocks.1", "blocks.2"]' in helped.snippet
-    assert helped.places == ("blocks.0", "blocks.1", "blocks.2")
+    assert helped.layers == ("blocks.0", "blocks.1", "blocks.2")
     assert not answer(HURTS).snippet
     assert not answer(HELPS, left_out=1).snippet
 
@@ -151,7 +151,7 @@ def test_an_answer_above_plain_that_settles_nothing_likely_helps(tmp_path):
     assert "Not confirmed" in write_tuned(tmp_path, likely)["page"].read_text()
 
 
-MIDDLE = dataclasses.replace(GOOD, places="middle")
+MIDDLE = dataclasses.replace(GOOD, layers="middle")
 
 
 @pytest.mark.parametrize(("winner", "loser"), [(GOOD, FAIR), (MIDDLE, GOOD)])
@@ -234,14 +234,14 @@ def test_the_page_says_what_the_docstring_of_the_model_says(helped, tmp_path):
     assert helped.model == ""
 
 
-def code_of(spec, *places, **options):
-    return attach_code(spec, attach_arguments(spec, places, 4, **options))
+def code_of(spec, *layers, **options):
+    return attach_code(spec, attach_arguments(spec, layers, 4, **options))
 
 
 FORMS = [
     Candidate(),
     Candidate("softmax", "prior", 1.0),
-    Candidate("softmax", alpha=0.3, places="later", alpha_schedule="cosine"),
+    Candidate("softmax", alpha=0.3, layers="later", alpha_schedule="cosine"),
     Candidate("sigmoid", "prior", 0.1, alpha_schedule="linear"),
     Candidate(alpha=2.0, alpha_schedule="early"),
 ]

@@ -156,7 +156,7 @@ def test_the_default_candidates():
     assert 6 <= len(CANDIDATES) <= 12
     assert len(set(CANDIDATES)) == len(CANDIDATES)
     assert {candidate.objective for candidate in CANDIDATES} == {"sigmoid", "softmax"}
-    assert {candidate.places for candidate in CANDIDATES} == {"all", "later", "middle"}
+    assert {candidate.layers for candidate in CANDIDATES} == {"all", "later", "middle"}
 
 
 def test_candidates_by_their_fields():
@@ -169,7 +169,7 @@ def test_candidates_by_their_fields():
     [
         pytest.param([{"obective": "softmax"}], "field of a candidate 'obective'", id="a field"),
         pytest.param([{"objective": "sofmax"}], "objective must be one of", id="an objective"),
-        pytest.param([{"places": "front"}], "places must be one of", id="places"),
+        pytest.param([{"layers": "front"}], "layers must be one of", id="layers"),
         pytest.param([{"alpha": "much"}], "alpha must be a number", id="alpha"),
         pytest.param("softmax", "must be a list", id="a text"),
         pytest.param(GOOD, "must be a list", id="one alone"),

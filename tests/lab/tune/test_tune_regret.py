@@ -124,7 +124,7 @@ def test_advisors_choose_by_what_they_see():
     assert advice == Advice(BAD, trainings=pytest.approx(3 * 3 / EPOCHS))  # two candidates and Plain, 3 epochs each
     assert examine(short_pairs(3), cnn, known).lost == pytest.approx(20)
     # Of equals it takes fewer branches, and before all Plain, as tune does.
-    middle = dataclasses.replace(GOOD, places="middle")
+    middle = dataclasses.replace(GOOD, layers="middle")
     assert short_pairs(1)(case("d", "mlp", {None: 0.5, GOOD: 0.53, middle: 0.53}), 0, []).candidate == middle
     assert short_pairs(1)(case("e", "mlp", {None: 0.5, GOOD: 0.5, BAD: 0.4}), 0, []).candidate is None
 

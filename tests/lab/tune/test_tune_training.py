@@ -43,27 +43,27 @@ def test_branches_that_help_are_advised(cut, tmp_path):
     assert result.verdict == "helps", result
     assert result.candidate == GOOD
     assert result.comparison["points"] > 10
-    assert result.places == ("trunk",)
+    assert result.layers == ("trunk",)
     assert result.sentence.startswith("Attach softmax, alpha 1: +")
     assert "5 fresh seeds, 3 epochs, 121 test images" in result.sentence
 
 
 @pytest.mark.parametrize(
-    ("places", "kept"),
+    ("layers", "kept"),
     [(1, ["all"]), (2, ["all", "later"]), (3, ["all", "later", "middle"])],
     ids=["one", "two", "three"],
 )
-def test_candidates_that_few_places_make_equal_race_once(places, kept):
-    base = replace(TINY, arch_options={"widths": (8,) * (places + 1)})  # the last has no place
-    asked = Question(base, tuple(Candidate(places=words) for words in ("all", "later", "middle")))
+def test_candidates_that_few_layers_make_equal_race_once(layers, kept):
+    base = replace(TINY, arch_options={"widths": (8,) * (layers + 1)})  # the last has no place
+    asked = Question(base, tuple(Candidate(layers=words) for words in ("all", "later", "middle")))
     fewer = without_equals(asked)
-    assert [candidate.places for candidate in fewer.candidates] == kept
-    other = Question(base, (*asked.candidates, Candidate(alpha=1.0, places="middle")))
+    assert [candidate.layers for candidate in fewer.candidates] == kept
+    other = Question(base, (*asked.candidates, Candidate(alpha=1.0, layers="middle")))
     assert len(without_equals(other).candidates) == len(kept) + 1
 
 
 def test_branches_without_weight_are_not(tmp_path):
-    asked = Question(TINY, (NOTHING, Candidate(alpha=0.0, places="later")))
+    asked = Question(TINY, (NOTHING, Candidate(alpha=0.0, layers="later")))
     prepare(tmp_path, asked, PLAN)
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
     assert result.comparison["points"] == 0

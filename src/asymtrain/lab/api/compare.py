@@ -86,13 +86,13 @@ def compare(
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW.
-        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
-        layout: the axes of a place's output, such as BTD, where they cannot be told.
+        layout: the axes of a layer's output, such as BTD, where they cannot be told.
         head: linear, or mlp.
         objective: the loss of a branch: sigmoid, softmax, mse or huber.
         bias: prior, for branches with a bias that begins at the classes' shares.
-        redundancy: branches at each place.
+        redundancy: branches at each layer.
         alpha: the weight of the auxiliary objective.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
@@ -108,7 +108,7 @@ def compare(
     """
     chosen = {
         "epochs": epochs, "batch": batch, "learning_rate": learning_rate, "weight_decay": weight_decay, "at": at,
-        "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
+        "pool": pool, "layout": layout, "head": head, "objective": objective, "bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
     }  # fmt: skip
     from asymtrain.lab.api import common
@@ -117,7 +117,7 @@ def compare(
     from asymtrain.lab.runs import pairs
     from asymtrain.lab.terminal import progress_display
 
-    own = common.OWN | {"seed": "seeds", "branch_bias": "bias"}
+    own = common.OWN | {"seed": "seeds"}
     given = common.given_fields("compare", chosen, fields, own)
     numbers = common.parse_seeds(seeds)
     with common.naming_arguments(compare), ExitStack() as scope:

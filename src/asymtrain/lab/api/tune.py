@@ -35,7 +35,7 @@ def probe(
     Args:
         build: as `tune` takes it.
         data: as `tune` takes it.
-        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
         **arguments: further arguments of `tune`.
     """
     return tune(build, data, at=at, **(arguments | {"short": True}))
@@ -96,15 +96,15 @@ def tune(
         seeds: fresh seeds of the confirmation, 5 or more.
         short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
             are only a limit. The answer is that the best likely helps, or inconclusive.
-        candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
-            alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
+        candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, bias,
+            alpha, layers (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW.
-        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
-        layout: the axes of a place's output, such as BTD, where they cannot be told.
+        layout: the axes of a layer's output, such as BTD, where they cannot be told.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.

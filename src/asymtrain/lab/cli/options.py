@@ -177,10 +177,10 @@ class RunOptions:
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
     at: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Places: module names or globs. Default: the model's blocks."),
+        typer.Option(metavar="NAME", help="Layers: module names or globs. Default: the model's blocks."),
     ] = None
     layout: Annotated[
-        str | None, typer.Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
+        str | None, typer.Option(help="The axes of a layer's output, such as BTD, where they cannot be told.")
     ] = None
     redundancy: Annotated[int | None, typer.Option(help="Branches at each point.", callback=one_or_more)] = None
     alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None

@@ -106,7 +106,7 @@ class Effort(ExecutorOptions):
         list[str] | None,
         Option(
             metavar="FIELD=VALUE,...",
-            help="Branches to try, such as objective=softmax,alpha=0.3; other fields are branch_bias, places and "
+            help="Branches to try, such as objective=softmax,alpha=0.3; other fields are bias, layers and "
             "alpha_schedule. May be repeated. Default: a list of nine.",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""Places where nobody names any: the model's repeated blocks, as a dry run shows them."""
+"""Layers where nobody names any: the model's repeated blocks, as a dry run shows them."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,11 +11,11 @@ from asymtrain.errors import UsageError
 
 LEAST_SIBLINGS = 3  # of one kind make repeated blocks
 LARGEST_SHARE = 0.6  # of the layers, that makes a child the one to go down into
-MOST_PLACES = 6
+MOST_LAYERS = 6
 
 
 def find_blocks(model: nn.Module, sample: object) -> list[str]:
-    """Places where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
+    """Layers where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
     siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
@@ -42,7 +42,7 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
             if len(others) > 1:
                 return _evenly(others)
             raise UsageError(
-                "no repeated blocks were found in the model: name places with at=, for example at='layers.*'"
+                "no repeated blocks were found in the model: name layers with at=, for example at='layers.*'"
             )
         prefix = f"{largest}."
 
@@ -69,7 +69,7 @@ def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
 
 
 def _evenly(names: Sequence[str]) -> list[str]:
-    """At most `MOST_PLACES` of them, the last among them, at even distances."""
-    if len(names) <= MOST_PLACES:
+    """At most `MOST_LAYERS` of them, the last among them, at even distances."""
+    if len(names) <= MOST_LAYERS:
         return list(names)
-    return [names[round((i + 1) * len(names) / MOST_PLACES) - 1] for i in range(MOST_PLACES)]
+    return [names[round((i + 1) * len(names) / MOST_LAYERS) - 1] for i in range(MOST_LAYERS)]

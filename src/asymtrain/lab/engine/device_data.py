@@ -18,8 +18,8 @@ from asymtrain.lab.engine.setup import (
     Network,
     RunData,
     dropout_mask,
+    layer_weights,
     mixing_tables,
-    place_weights,
     random_labels,
     stream_keys,
 )  # fmt: skip
@@ -55,8 +55,8 @@ class DeviceData:
             torch.tensor([[s.erasing] for s in specs], device=device) if any(s.erasing for s in specs) else None
         )
         self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
-        weights = place_weights(specs, len(network.points))
-        self.places = None if weights is None else weights.to(device)
+        weights = layer_weights(specs, len(network.points))
+        self.layers = None if weights is None else weights.to(device)
         self.branch_labels: Tensor | None = None
         self.smoothing: Tensor | None = None
         if any(s.branch_labels == "random" for s in specs):
@@ -127,7 +127,7 @@ class DeviceData:
             share=share,
             other_targets=_chosen(self.labels, partners),
             other_branch_targets=_chosen(self.branch_labels, partners),
-            places=self.places,
+            layers=self.layers,
         )
         self.step += 1
         self.global_step += 1

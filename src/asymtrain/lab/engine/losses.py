@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
     other_targets: Tensor | None = None  # (R, B)
     other_branch_targets: Tensor | None = None  # (R, B)
-    places: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
+    layers: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
     kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
 
     def of_runs(self, part: slice) -> "Batch":
@@ -77,7 +77,7 @@ class Losses(NamedTuple):
 class Kind(NamedTuple):
     """The auxiliary settings of a run."""
 
-    over_classes: Literal["mean", "sum"]
+    class_reduction: Literal["mean", "sum"]
     objective: Objective  # of a branch
     bias: bool  # branches have one; where they have none, another run of the stack may
     frozen: bool  # branches keep their initial weights
@@ -86,14 +86,14 @@ class Kind(NamedTuple):
     @property
     def form(self) -> tuple[Literal["mean", "sum"], Objective]:
         """What a loss is, given logits."""
-        return self.over_classes, self.objective
+        return self.class_reduction, self.objective
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Kind":
         return cls(
-            spec.over_classes,
+            spec.class_reduction,
             find_objective(spec.objective),
-            bias=spec.branch_bias != "none",
+            bias=spec.bias != "none",
             frozen=spec.branch_weights == "frozen",
             detached=spec.signal == "detached",
         )
@@ -162,8 +162,8 @@ class StackLoss:
             targets, others = batch.targets, batch.other_targets
         losses: Tensor | None = None
         for form in dict.fromkeys(kind.form for kind in self.kinds):
-            over_classes, objective = form
-            of_form = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others).sum(3)
+            class_reduction, objective = form
+            of_form = batch.mixed(partial(_rows, objective, class_reduction, logits), targets, others).sum(3)
             if losses is None:
                 losses = of_form
             else:
@@ -202,16 +202,16 @@ class StackLoss:
         return torch.stack([batch.kind == kind for kind, wanted in enumerate(chosen) if wanted]).any(0)
 
 
-def _rows(objective: Objective, over_classes: Literal["mean", "sum"], logits: Tensor, targets: Tensor) -> Tensor:
+def _rows(objective: Objective, class_reduction: Literal["mean", "sum"], logits: Tensor, targets: Tensor) -> Tensor:
     """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B)."""
     assert objective.rows is not None  # `choices` of a spec has no other
-    return objective.rows(logits, targets[:, :, None, None], over_classes)
+    return objective.rows(logits, targets[:, :, None, None], class_reduction)
 
 
 def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:
     """The auxiliary loss (R,) of losses (R, B, K); images count by their share (B,)."""
-    if batch.places is not None:
-        points = points * batch.places[:, None]
+    if batch.layers is not None:
+        points = points * batch.layers[:, None]
     return (points.sum(2) * share).sum(1)
 
 

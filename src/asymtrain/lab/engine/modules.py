@@ -1,7 +1,7 @@
 """Any module as the engine sees a backbone: a pure function of parameters, buffers and a batch.
 
 The pure form comes from the module itself (`torch.func.functional_call`). Hooks read its features as `attach` would, at
-the places that `attach` found. Buffers (statistics of batch normalisation) are a run's state like its weights, and a
+the layers that `attach` found. Buffers (statistics of batch normalisation) are a run's state like its weights, and a
 forward in training changes them in place; what it draws comes from streams of the run's own (`draws.py`).
 """
 
@@ -40,7 +40,7 @@ class Training(NamedTuple):
 
 
 class ModuleNetwork:
-    """A module with places, in the form of a `Backbone`; its R runs go through it one after the other."""
+    """A module with layers, in the form of a `Backbone`; its R runs go through it one after the other."""
 
     channels_last = False
     dropout_width, dropout_rate = 0, 0.0
@@ -59,7 +59,7 @@ class ModuleNetwork:
     ) -> None:
         """`sample`: two rows or more, on the device of the module. `autocast`: the type of its products, if another.
 
-        Without `branches` it has no places.
+        Without `branches` it has no layers.
         """
         self.module, self.classes, self.pool, self.autocast, self.sample = module, classes, pool, autocast, sample
         self.points: tuple[str, ...] = ()
@@ -77,19 +77,19 @@ class ModuleNetwork:
         if branches:
             where = list(at) or find_blocks(module, sample)
             attached = attach(module, at=where, sample=sample, classes=classes, pool=pool, layout=layout or None)
-            self.points, self.paths, self.readers = attached.places, attached.paths, attached.readers
-            self.widths = tuple(attached.head(place).width for place in self.points)
+            self.points, self.paths, self.readers = attached.layers, attached.paths, attached.readers
+            self.widths = tuple(attached.head(layer).width for layer in self.points)
             attached.strip()
         self._hooks = [
-            module_at(module, path).register_forward_hook(partial(self._catch, place))
-            for place, path in self.paths.items()
+            module_at(module, path).register_forward_hook(partial(self._catch, layer))
+            for layer, path in self.paths.items()
         ]
-        self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
-        self.reached = self.reached_from(range(len(self.points)))  # names of the trained parameters before a place
+        self.layout = {layer: reader.layout for layer, reader in self.readers.items() if reader.layout}
+        self.reached = self.reached_from(range(len(self.points)))  # names of the trained parameters before a layer
         if self.points and not self.reached:
             raise UsageError(
-                f"no trained parameter lies before the places {', '.join(self.points)}, so branches there change "
-                "nothing: name later places with --at, or unfreeze parameters (requires_grad)"
+                f"no trained parameter lies before the layers {', '.join(self.points)}, so branches there change "
+                "nothing: name later layers with --at, or unfreeze parameters (requires_grad)"
             )
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -169,23 +169,23 @@ class ModuleNetwork:
         with casting, self.drawing(*drawn) if drawn else nullcontext():
             output = functional_call(self.module, held, (inputs,))
         if drawn:
-            # A forward may put another tensor in a buffer's place, which `functional_call` then leaves in `held`. One
+            # A forward may put another tensor in a buffer's layer, which `functional_call` then leaves in `held`. One
             # of another shape is a cache: it is made anew where it is needed.
             for name, value in state.items():
                 if held[name] is not value and not value.requires_grad and held[name].shape == value.shape:
                     value.copy_(held[name].detach())
         logits = read_logits(output)
         features = []
-        for place in self.points:
-            feature = self._caught.get(place, "did not run")
+        for layer in self.points:
+            feature = self._caught.get(layer, "did not run")
             if isinstance(feature, str):
-                raise UsageError(f"place {place!r} {feature}: name other places with --at")
+                raise UsageError(f"layer {layer!r} {feature}: name other layers with --at")
             features.append(feature)
         self._caught.clear()
         return logits, features
 
-    def _catch(self, place: str, module: nn.Module, args: object, output: object) -> None:
-        self._caught[place] = self.readers[place].read(output)
+    def _catch(self, layer: str, module: nn.Module, args: object, output: object) -> None:
+        self._caught[layer] = self.readers[layer].read(output)
 
     def close(self) -> None:
         """Take the hooks off, where the module goes on without this form of it."""

@@ -1,7 +1,7 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, clipping, averaging, alpha and its schedule, which places have branches, what their loss is made
+weight decay, clipping, averaging, alpha and its schedule, which layers have branches, what their loss is made
 of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends on the specs
 and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
@@ -26,12 +26,12 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 # What a stack holds as a vector over runs.
 _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing",
-    "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
+    "schedule", "schedule_by", "warmup", "clip", "averaging", "layers",
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
 # What the loss chooses for each run: `losses.Kind`, and the labels that branches learn.
-_OF_KIND = ("objective", "over_classes", "branch_labels", "branch_bias", "branch_weights")
+_OF_KIND = ("objective", "class_reduction", "branch_labels", "bias", "branch_weights")
 
 # Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
@@ -105,7 +105,7 @@ def _auxiliary(arch: str) -> tuple[str, ...]:
     """What only the auxiliary side reads: a Plain run fits into a stack whatever these are.
 
     The interval of measured steps is not among them for a backbone, since Plain's gradient norm is measured at its own.
-    That of another model is not measured: over which layers is a matter of places.
+    That of another model is not measured: over which layers is a matter of layers.
     """
     return tuple(name for name in AUXILIARY if name != "cosine_every") if arch in BACKBONES else AUXILIARY
 

@@ -106,12 +106,12 @@ class _Loop:
         self.calibration: float | None = None
         sample = self.normalised(self.images[:2])
         if spec.redundancy:
-            prior = setup.prior_bias(spec, data, dataset.classes) if spec.branch_bias == "prior" else None
+            prior = setup.prior_bias(spec, data, dataset.classes) if spec.bias == "prior" else None
             self.branches = _attach(spec, self.model, self.network, sample, prior)
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = setup.reached_by_branches(self.network, sample)
-        self.reached = set(setup.reached_by_branches(self.network, sample, spec.places))
+        self.reached = set(setup.reached_by_branches(self.network, sample, spec.layers))
         if isinstance(self.network, ModuleNetwork):
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
@@ -287,7 +287,7 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
 
 
 def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:
-    shares = setup.place_weights([spec], len(network.points))
+    shares = setup.layer_weights([spec], len(network.points))
     branches = attach(
         model,
         at=list(network.points),
@@ -296,7 +296,7 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
         classes=network.classes,
         redundancy=spec.redundancy,
         activation=spec.activation,
-        class_reduction=spec.over_classes,
+        class_reduction=spec.class_reduction,
         pool=network.pool,
         layout=network.layout,
         head=spec.head,

@@ -71,12 +71,12 @@ def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
 
 
 def build_network(
-    spec: RunSpec, dataset: Dataset, device: torch.device | str = "cpu", *, places: RunSpec | None = None
+    spec: RunSpec, dataset: Dataset, device: torch.device | str = "cpu", *, layers: RunSpec | None = None
 ) -> Network:
-    """What a spec trains, with its initial weights; `places` says where branches are, where another spec does."""
+    """What a spec trains, with its initial weights; `layers` says where branches are, where another spec does."""
     if is_backbone(spec):
         return build_backbone(spec, dataset)
-    places = places or spec
+    layers = layers or spec
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
     if dataset.kind == "tokens":  # one that is not in the model's vocabulary shows here, and not in mid-training
@@ -87,10 +87,10 @@ def build_network(
         module,
         dataset.classes,
         sample,
-        branches=places.redundancy > 0,
-        at=places.at,
-        pool=places.pool,
-        layout=places.layout,
+        branches=layers.redundancy > 0,
+        at=layers.at,
+        pool=layers.pool,
+        layout=layers.layout,
         autocast=torch.bfloat16 if spec.precision == "bf16" else None,
     )
     if steps_of(spec, len(data.train))[1] % spec.batch == 1 or spec.batch == 1:
@@ -212,7 +212,7 @@ def initial_state(
     if lead.redundancy:
         weights = live_branches(spec, network, lead.head)
         start |= weights
-        if (spec if spec.redundancy else lead).branch_bias == "prior":
+        if (spec if spec.redundancy else lead).bias == "prior":
             prior = prior_bias(spec, data, dataset.classes)
             start |= {f"{name}.bias": prior.expand(len(weight), -1) for name, weight in weights.items()}
     return Start(start, buffers)
@@ -224,16 +224,16 @@ def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
     return objectives.prior_bias(objectives.find_objective(spec.objective), classes, labels)
 
 
-def chosen_places(count: int, places: str) -> range:
-    """Which of a model's places, in their order, have branches where a spec says `places`."""
-    if places == "middle":
+def chosen_layers(count: int, layers: str) -> range:
+    """Which of a model's layers, in their order, have branches where a spec says `layers`."""
+    if layers == "middle":
         return range(count // 2, min(count // 2 + 1, count))
-    return range(count // 2 if places == "later" else 0, count)
+    return range(count // 2 if layers == "later" else 0, count)
 
 
-def reached_by_branches(network: Network, sample: Tensor, places: str = "all") -> list[str]:
+def reached_by_branches(network: Network, sample: Tensor, layers: str = "all") -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
-    chosen = chosen_places(len(network.points), places)
+    chosen = chosen_layers(len(network.points), layers)
     if isinstance(network, ModuleNetwork):
         return network.reached_from(chosen)
     named = dict(network.named_parameters())
@@ -242,12 +242,12 @@ def reached_by_branches(network: Network, sample: Tensor, places: str = "all") -
     return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 
-def place_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
-    """1 for each place (K of them) at which a run has branches, and 0 elsewhere, (R, K); None where all are 1."""
-    if all(spec.places == "all" for spec in specs):
+def layer_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
+    """1 for each layer (K of them) at which a run has branches, and 0 elsewhere, (R, K); None where all are 1."""
+    if all(spec.layers == "all" for spec in specs):
         return None
-    chosen = [chosen_places(count, spec.places) for spec in specs]
-    return torch.tensor([[float(k in places) for k in range(count)] for places in chosen])
+    chosen = [chosen_layers(count, spec.layers) for spec in specs]
+    return torch.tensor([[float(k in layers) for k in range(count)] for layers in chosen])
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:

@@ -55,7 +55,7 @@ class Stack:
         load_kernels(self.device)
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
-        self.network = setup.build_network(specs[0], dataset, self.device, places=self.lead)
+        self.network = setup.build_network(specs[0], dataset, self.device, layers=self.lead)
         self.loss, kinds = stack_loss(specs, self.network), kinds_of(specs)
         self.kind = None  # of each run, where they differ
         if len(self.loss.kinds) > 1:
@@ -88,7 +88,7 @@ class Stack:
         tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
         self.shared = setup.reached_by_branches(self.network, tiny)
         self.reached = self._reached_masks(tiny)
-        self.layers = layers_of(self.parameters, self.shared, self.device)
+        self.shared_layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
         self.captured = CapturedSteps() if self.device.type == "cuda" else None
@@ -185,7 +185,7 @@ class Stack:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
             applied = (self.alpha * self.reaching)[:, None]
             compared = step.total if self.reached is None else step.total.where(self.reached, 0.0)
-            sums = self.programs.dialogue(compared, auxiliary, applied, self.layers.members)
+            sums = self.programs.dialogue(compared, auxiliary, applied, self.shared_layers.members)
             self.tally.add_dialogue(sums)
         gradient = step.total
         if step.auxiliary is not None and self.whole:
@@ -195,8 +195,8 @@ class Stack:
                 self.alpha[:, None],
                 self.data.keys["noise"],
                 self.data.global_step - 1,  # the counter has moved on
-                self.layers.members,
-                self.layers.inside,
+                self.shared_layers.members,
+                self.shared_layers.inside,
             )
         if self.clip is not None:
             gradient = self.programs.clip(gradient, self.clip)
@@ -279,7 +279,7 @@ class Stack:
     def _measures_at(self, step: int) -> bool:
         """Is the cosine measured at this step of the epoch at hand?"""
         if isinstance(self.network, ModuleNetwork) and not self.network.points:
-            return False  # which gradients would be compared is a matter of places
+            return False  # which gradients would be compared is a matter of layers
         steps = self.data.steps
         return schedule.measures_at(self.lead.cosine_every, self.epoch * steps + step, steps)
 
@@ -291,7 +291,7 @@ class Stack:
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            # A Plain run that was measured at its neighbours' steps, or over the layers before their places
+            # A Plain run that was measured at its neighbours' steps, or over the layers before their layers
             elsewhere = isinstance(self.network, ModuleNetwork) and spec.redundancy == 0
             if spec.cosine_every != self.lead.cosine_every or elsewhere:
                 totals[r] = totals[r]._replace(main_norm=None)
@@ -380,13 +380,13 @@ class Stack:
 
     def _reached_masks(self, sample: Tensor) -> Tensor | None:
         """Where the auxiliary loss of each run reaches, (R, P); None where all runs have branches at all points."""
-        if all(spec.places == "all" for spec in self.specs):
+        if all(spec.layers == "all" for spec in self.specs):
             return None
         masks = {
-            places: self.parameters.mask(setup.reached_by_branches(self.network, sample, places)).bool()
-            for places in {spec.places for spec in self.specs}
+            layers: self.parameters.mask(setup.reached_by_branches(self.network, sample, layers)).bool()
+            for layers in {spec.layers for spec in self.specs}
         }
-        return torch.cat([masks[spec.places] for spec in self.specs]).to(self.device)
+        return torch.cat([masks[spec.layers] for spec in self.specs]).to(self.device)
 
 
 def _column(values: list[float]) -> Tensor:

@@ -68,7 +68,7 @@ def first_of_each_kind(specs: Iterable[RunSpec]) -> list[RunSpec]:
 def check_sources(
     specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
 ) -> None:
-    """Refuse models and places that cannot be built, and what is not what the store's runs were trained with."""
+    """Refuse models and layers that cannot be built, and what is not what the store's runs were trained with."""
     models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
@@ -91,9 +91,9 @@ def check_sources(
         _refuse(f"the model {spec.arch}", len(changes), f"{', '.join(dict.fromkeys(changes))} changed", store)
         if is_named(spec.arch):
             same = [other for other in specs if kind_of(other) == kind]
-            same = [other for other in same if other.redundancy] or same  # a Plain run has no places
+            same = [other for other in same if other.redundancy] or same  # a Plain run has no layers
             for tried in {tuple(getattr(other, name) for name in _TRIED): other for other in same}.values():
-                build_network(tried, dataset)  # refuses what would fail in training, and places that no branch can read
+                build_network(tried, dataset)  # refuses what would fail in training, and layers that no branch can read
 
 
 def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:

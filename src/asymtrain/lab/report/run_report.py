@@ -232,7 +232,7 @@ def _controls(summary: Summary) -> str:
     controls = [
         f"{name.replace('_', ' ')} {shared.pop()}"
         for name, shared in values.items()
-        if len(shared) == 1 and (DEFAULTS[name] or "") not in shared  # no places are an empty cell
+        if len(shared) == 1 and (DEFAULTS[name] or "") not in shared  # no layers are an empty cell
     ]
     return f" The branches are not the default ones: {_listing(controls)}." if controls else ""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "tune"
 PAGE = "report"
-OF_EQUALS = "Of equals the one with branches at the fewest places is taken, then the one that is listed first."
+OF_EQUALS = "Of equals the one with branches at the fewest layers is taken, then the one that is listed first."
 OF_RUNGS = (
     "Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
     "{images:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
@@ -43,7 +43,7 @@ class Tuned:
     race: Race
     timing: Timing | None  # None where the time was over before an epoch could be timed
     runs: tuple[Run, ...]
-    places: tuple[str, ...]  # where the winner's branches are; empty without a winner
+    layers: tuple[str, ...]  # where the winner's branches are; empty without a winner
     snippet: str  # code that attaches them; empty unless they help, or likely do
     held_out: int  # validation images of a run of the race
     test_images: int
@@ -132,7 +132,7 @@ class Tuned:
             "candidate": None if race.winner is None else race.winner.fields(),
             "label": None if race.winner is None else race.winner.label,
             "tied": [candidate.fields() for candidate in race.tied],
-            "places": list(self.places),
+            "layers": list(self.layers),
             "snippet": self.snippet,
             "comparison": self.comparison,
             "pairs": [dict(zip(("seed", "plain", "asymmetric"), pair, strict=True)) for pair in race.pairs],
@@ -232,10 +232,10 @@ def race_table(race: Race, held_out: int) -> Table:
 
 def _terms(candidates: Sequence[Candidate]) -> Iterator[str]:
     """What words in the names of these candidates mean."""
-    if any(candidate.branch_bias == "prior" for candidate in candidates):
+    if any(candidate.bias == "prior" for candidate in candidates):
         yield "Prior bias: a branch begins at the classes' shares."
-    if any(candidate.places != "all" for candidate in candidates):
-        yield "Later places: branches at the second half of the model's places; middle place: at one."
+    if any(candidate.layers != "all" for candidate in candidates):
+        yield "Later layers: branches at the second half of the model's layers; middle layer: at one."
     if any(candidate.alpha_schedule == "cosine" for candidate in candidates):
         yield "Falling: alpha goes to 0 by the end."
 
@@ -420,11 +420,11 @@ def _facts(result: Tuned) -> dict[str, str]:
 
     base = result.race.question.base
     command = {"Command": result.command} if result.command else {}
-    places = {"Places": ", ".join(result.places)} if result.places else {}
+    layers = {"Layers": ", ".join(result.layers)} if result.layers else {}
     return {
         **command,
         "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, adamw",
-        **places,
+        **layers,
         "Time": budget_words(result),
         **run_facts(result.runs, result.versions),
     }

@@ -17,17 +17,17 @@ MINUTES = 30.0  # for the answer, likewise
 
 # The paper's form; then the two objectives that helped in the first rows of the practice study (docs/practice.md), each
 # weak and strong, since models differ most in that; then what changes where and when branches act, one at a time: a
-# branch at early places can harm what later layers need, and a strong one can harm the end of the training.
+# branch at early layers can harm what later layers need, and a strong one can harm the end of the training.
 CANDIDATES = (
     Candidate("sigmoid", alpha=0.1),
     Candidate("sigmoid", "prior", alpha=1.0),
     Candidate("sigmoid", "prior", alpha=10.0),
-    Candidate("sigmoid", "prior", alpha=10.0, places="later"),
+    Candidate("sigmoid", "prior", alpha=10.0, layers="later"),
     Candidate("sigmoid", "prior", alpha=10.0, alpha_schedule="cosine"),
     Candidate("softmax", alpha=0.1),
     Candidate("softmax", alpha=1.0),
-    Candidate("softmax", alpha=0.3, places="later"),
-    Candidate("softmax", alpha=0.3, places="middle"),
+    Candidate("softmax", alpha=0.3, layers="later"),
+    Candidate("softmax", alpha=0.3, layers="middle"),
 )
 
 

@@ -243,20 +243,20 @@ def largest_classes(question: Question, data_root: Path | None = None) -> tuple[
 
 
 def without_equals(question: Question, data_root: Path | None = None) -> Question:
-    """The question without candidates that a model of few places makes equal; of equal ones the first stays.
+    """The question without candidates that a model of few layers makes equal; of equal ones the first stays.
 
-    In a model with two places the later one is the middle one.
+    In a model with two layers the later one is the middle one.
     """
     from asymtrain.lab.engine import load_for
-    from asymtrain.lab.engine.setup import build_network, chosen_places
+    from asymtrain.lab.engine.setup import build_network, chosen_layers
 
-    if all(candidate.places == "all" for candidate in question.candidates):
+    if all(candidate.layers == "all" for candidate in question.candidates):
         return question
     check_data(question, data_root)
     count = len(build_network(question.base, load_for(question.base, data_root)).points)
     different: dict[tuple[Candidate, range], Candidate] = {}
     for candidate in question.candidates:
-        different.setdefault((replace(candidate, places="all"), chosen_places(count, candidate.places)), candidate)
+        different.setdefault((replace(candidate, layers="all"), chosen_layers(count, candidate.layers)), candidate)
     return replace(question, candidates=tuple(different.values()))
 
 
@@ -306,23 +306,23 @@ def write_json(out: Path, result: Tuned) -> None:
 
 
 def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_root: Path | None) -> Tuned:
-    """A race with what the answer needs beside it: places, code and its check, what the model and the data are."""
+    """A race with what the answer needs beside it: layers, code and its check, what the model and the data are."""
     from asymtrain.lab.comparisons import chance_limit
     from asymtrain.lab.engine import load_for
-    from asymtrain.lab.engine.setup import build_network, chosen_places
+    from asymtrain.lab.engine.setup import build_network, chosen_layers
 
     question = race.question
     dataset = load_for(question.base, data_root)
-    places: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
     code, removal = "", None
     if race.winner is not None:
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
-        places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
+        layers = tuple(network.points[k] for k in chosen_layers(len(network.points), spec.layers))
         if race.ruling.verdict in ("helps", "likely helps"):
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
-            arguments = attach_arguments(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+            arguments = attach_arguments(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
             code = attach_code(spec, arguments)
             code = code if race.ruling.is_settled else f"# Not confirmed: {race.ruling.reason}.\n{code}"
             try:
@@ -334,7 +334,7 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
     images, about = (held_out, len(dataset.test)), describe_model(question.base.arch)
     chance = float(chance_limit(dataset.classes, largest_classes(question, data_root)[1]))
-    return Tuned(race, timing, ordered, places, code, *images, chance, removal, about)
+    return Tuned(race, timing, ordered, layers, code, *images, chance, removal, about)
 
 
 def stage_words(race: Race) -> str:

@@ -20,7 +20,7 @@ _SCHEDULES = {
 }
 # Names of `attach`, by those of a spec.
 _ARGUMENTS = {
-    "redundancy": "redundancy", "activation": "activation", "head": "head", "over_classes": "class_reduction",
+    "redundancy": "redundancy", "activation": "activation", "head": "head", "class_reduction": "class_reduction",
 }  # fmt: skip
 _VARIABLES = ("sample", "labels")  # arguments that are no literals
 _CHECKED = 64  # images, at most, that the removal is checked with
@@ -30,12 +30,12 @@ _LEFT_OUT = ("branch_labels", "branch_weights", "signal", *(f for f in FIELDS if
 
 
 def attach_arguments(
-    spec: RunSpec, places: Sequence[str], classes: int, *, pool: str = "mean", layout: str = ""
+    spec: RunSpec, layers: Sequence[str], classes: int, *, pool: str = "mean", layout: str = ""
 ) -> dict[str, Any]:
     """What `attach` is called with for a spec's branches; `sample` and `labels` are names of variables."""
     candidate = Candidate.of(spec)
-    arguments = {"at": list(places), "sample": "x", "classes": classes, "objective": candidate.objective}
-    if candidate.branch_bias == "prior":
+    arguments = {"at": list(layers), "sample": "x", "classes": classes, "objective": candidate.objective}
+    if candidate.bias == "prior":
         arguments |= {"bias": "prior", "labels": "labels"}
     if pool != "mean":
         arguments["pool"] = pool

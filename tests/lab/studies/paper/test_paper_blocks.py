@@ -47,11 +47,11 @@ def test_the_mechanism_is_plain_the_papers_branches_and_one_thing_changed():
     changed = {
         (spec.arch, name, getattr(spec, name))
         for spec in specs
-        for name in ("branch_bias", "branch_labels", "objective")
+        for name in ("bias", "branch_labels", "objective")
         if getattr(spec, name) != DEFAULTS[name]
     }
     assert changed == {
-        ("cnn", "branch_bias", "prior"),
+        ("cnn", "bias", "prior"),
         ("cnn", "branch_labels", "random"),
         ("vit", "branch_labels", "random"),
         ("vit", "objective", "softmax"),

@@ -128,7 +128,7 @@ def test_what_a_claim_comes_to_does_not_depend_on_the_readings_that_are_shown(na
 
 def test_runs_of_a_reading_that_is_not_shown_can_be_linked_to(tiny, every_reading, known):
     """A verdict may rest on them; the page lists those that it does rest on, with their fields."""
-    hidden = next(spec for spec in RECIPES["table1"].needs(every_reading, known).specs if spec.over_classes == "sum")
+    hidden = next(spec for spec in RECIPES["table1"].needs(every_reading, known).specs if spec.class_reduction == "sum")
     spec = RECIPES["table1"].needs(tiny, known).specs[0]
     rows = Snapshot({**known.runs, hidden.id: dataclasses.replace(known.runs[spec.id], spec=hidden)})
     behind = specs_behind([RECIPES["table1"]], tiny, rows)

@@ -33,7 +33,7 @@ def test_at_the_papers_scale_a_spec_is_table_13s():
     spec = asymmetric_spec(PAPER, PRIMARY, "cnn", "cifar100", values, 10)
     assert (spec.dataset, spec.epochs, spec.batch, spec.arch_options) == ("cifar100", 200, 128, ())
     assert (spec.learning_rate, spec.weight_decay, spec.alpha) == (3e-4, 1e-3, 1.0)
-    assert (spec.validation, spec.augmentation, spec.schedule, spec.over_classes) == (
+    assert (spec.validation, spec.augmentation, spec.schedule, spec.class_reduction) == (
         "split",
         "none",
         "constant",
@@ -83,7 +83,7 @@ def test_all_images_of_a_class_are_the_noise_tables_clean_runs():
 def test_sum_changes_asymmetric_alone():
     (cell,) = [one for one in table01.comparisons(Scope(sizes=SIZES["paper"], readings=parse_readings(["sum"])))
                if one.reading.name == "sum" and one.label == "table1/vit/20"]  # fmt: skip
-    assert {spec.over_classes for spec in cell.asymmetric} == {"sum"}
+    assert {spec.class_reduction for spec in cell.asymmetric} == {"sum"}
     (primary,) = [one for one in table01.comparisons(PAPER) if one.label == "table1/vit/20"]
     assert cell.plain == primary.plain
 

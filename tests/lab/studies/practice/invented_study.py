@@ -27,11 +27,11 @@ def invented_run(spec, gain):
 
 
 def softmax_helps(spec):
-    """Softmax helps by 2 points at alpha 1, and by one more at the later places; sigmoid hurts."""
+    """Softmax helps by 2 points at alpha 1, and by one more at the later layers; sigmoid hurts."""
     if not spec.redundancy:
         return 0.0
     if spec.objective == "softmax":
-        return 0.02 - 0.005 * abs(math.log10(spec.alpha)) + 0.01 * (spec.places == "later")
+        return 0.02 - 0.005 * abs(math.log10(spec.alpha)) + 0.01 * (spec.layers == "later")
     return -0.01 * spec.alpha
 
 

@@ -1,4 +1,4 @@
-"""The models of the study: they have the sizes of the protocol, and the engine trains them at places that it finds."""
+"""The models of the study: they have the sizes of the protocol, and the engine trains them at layers that it finds."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ def test_a_model_of_timm_has_its_size_and_trains(name):
     model = MODELS[name]
     built = build_model(model.arch, model.options, classes=100, input_shape=(3, 32, 32), seed=0)
     assert round(sum(value.numel() for value in built.parameters()) / 1e6, 1) == SIZES[name]
-    arms = [NONE, arm_of("softmax", at_alpha("softmax", 0.1), places="later")]
+    arms = [NONE, arm_of("softmax", at_alpha("softmax", 0.1), layers="later")]
     specs = [
         dataclasses.replace(final_specs(QUICK, Task(name), [arm])[0], batch=4, epochs=1, dataset_options=FEW)
         for arm in arms

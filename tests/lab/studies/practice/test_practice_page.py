@@ -60,7 +60,7 @@ def results():
 def test_the_selected_form_is_compared_with_plain_seed_by_seed(results):
     mlp, cnn = results.selected
     assert (mlp.task, cnn.task) == tuple(TASKS)
-    assert mlp.arm.label == "softmax, alpha 1, later places"
+    assert mlp.arm.label == "softmax, alpha 1, later layers"
     assert mlp.row["n"] == len(mlp.differences) == 5
     assert mlp.row["points"] == pytest.approx(3.0, abs=0.3)
     assert fmean(mlp.differences) == pytest.approx(mlp.row["points"])
@@ -159,7 +159,7 @@ def test_epochs_to_plain_are_means_over_the_same_seeds(results):
     assert [cell.value for cell in row[1:]] == [None, None, "0 of 1"]
 
 
-FORM = {"objective": "softmax", "branch_bias": "none", "places": "later"}
+FORM = {"objective": "softmax", "bias": "none", "layers": "later"}
 COST = StepCost("mlp", "eager", FORM, 2, 0.001, 1.2, 0.99, "a GPU", "2.11")
 
 
@@ -247,7 +247,7 @@ def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():
 def test_selected_forms_are_one_family_whatever_their_objectives():
     def gain(spec):
         """Softmax is selected for the MLP, and a prior bias for the CNN."""
-        liked = spec.objective == "softmax" if spec.arch == "mlp" else spec.branch_bias == "prior"
+        liked = spec.objective == "softmax" if spec.arch == "mlp" else spec.bias == "prior"
         return 0.003 * (spec.redundancy and liked)
 
     tasks = [*TASKS, *(Task(task.model, recipe="strong", part="strong") for task in TASKS)]
@@ -274,7 +274,7 @@ def test_calibration_errors_are_means_over_the_pairs_that_have_both():
 def test_the_selection_is_shown_as_differences_to_plain(results):
     selection = next(table for table in tables(results) if table.name == "selection")
     row = next(row for row in selection.texts() if row[:1] == ["MLP"] and "softmax" in row[2])
-    assert row[-1] == "softmax, alpha 1, later places (goes first)"
+    assert row[-1] == "softmax, alpha 1, later layers (goes first)"
     assert [cell[0] for cell in row[3:7]] == ["+"] * 4
     ranks = ranks_table(results.selections)
     assert ranks.texts()[0][0] == "softmax, alpha 1"

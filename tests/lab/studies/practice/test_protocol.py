@@ -96,7 +96,7 @@ def test_each_wave_names_the_next():
     second = needs(FULL, task, known)
     new = missing(STUDY, [task], FULL, Snapshot(known)).specs
     assert (len(new), len(second.stand_ins)) == (18, 20)
-    assert {(spec.objective, spec.branch_bias, spec.alpha) for spec in new} == {
+    assert {(spec.objective, spec.bias, spec.alpha) for spec in new} == {
         ("sigmoid", "none", 0.01), ("sigmoid", "prior", 0.01), ("softmax", "none", 1.0),
     }  # fmt: skip
     known |= {spec.id: invented_run(spec, softmax_helps) for spec in new}
@@ -104,7 +104,7 @@ def test_each_wave_names_the_next():
     final = missing(STUDY, [task], FULL, Snapshot(known)).specs
     assert (len(final), len(last.stand_ins)) == (20, 0)
     assert {Candidate.of(spec) for spec in final if spec.objective == "softmax"} == {
-        Candidate(objective="softmax", alpha=1.0, places="later")
+        Candidate(objective="softmax", alpha=1.0, layers="later")
     }
     selection = select(FULL, task, known)
     assert selection.complete
@@ -128,7 +128,7 @@ def _level(run, accuracy):
     return dataclasses.replace(run, history=(*run.history[:-1], last))
 
 
-def test_ranks_share_equal_places_and_none_may_be_the_best():
+def test_ranks_share_equal_layers_and_none_may_be_the_best():
     tasks = [Task("mlp"), Task("cnn")]
     known = invented_study(QUICK, tasks, lambda spec: -0.1 * bool(spec.redundancy))
     selections = [select(QUICK, task, known) for task in tasks]
@@ -148,7 +148,7 @@ def test_the_fixed_setting_of_a_model_can_come_from_other_families():
         liked = "sigmoid" if any(name in spec.arch for name in ("vit", "swin", "resnet18")) else "softmax"
         if not spec.redundancy or spec.objective != liked:
             return -0.02 if spec.redundancy else -0.03
-        return 0.02 * (spec.alpha == 1 and spec.branch_bias == "none")
+        return 0.02 * (spec.alpha == 1 and spec.bias == "none")
 
     known = invented_study(QUICK, tasks, gain)
     arms = {name: final_arms(QUICK, Task(name, part="fixed"), known) for name in ("vit", "mlp")}

@@ -29,7 +29,7 @@ def test_a_step_of_a_model_of_the_study_is_timed_and_read(monkeypatch, tmp_path,
     overhead.main()
     (cost,) = read_step_costs([tmp_path / "costs.json"])
     assert (cost.model, cost.mode, cost.attached) == ("mlp", "eager", 4)
-    assert cost.branches == {"objective": "sigmoid", "branch_bias": "none", "places": "all"}
+    assert cost.branches == {"objective": "sigmoid", "bias": "none", "layers": "all"}
     assert f"{cost.ratio:.3f}x" in capsys.readouterr().out
 
 
@@ -44,5 +44,5 @@ def test_one_odd_build_of_several_does_not_make_the_ratio():
 
 def test_the_form_that_rows_select_is_timed():
     known = invented_study(FULL, [Task("mlp")])
-    assert overhead.practice_form(Task("mlp"), known).label == "softmax, alpha 1, later places"
+    assert overhead.practice_form(Task("mlp"), known).label == "softmax, alpha 1, later layers"
     assert overhead.practice_form(Task("cnn"), known).label == "sigmoid, alpha 0.1"

@@ -30,7 +30,7 @@ PLAIN = "plain"
 VARIANTS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     "trained": {},
-    "prior": {"branch_bias": "prior"},
+    "prior": {"bias": "prior"},
     "softmax": {"objective": "softmax"},
     "random": {"branch_labels": "random"},
     "frozen": {"branch_weights": "frozen"},

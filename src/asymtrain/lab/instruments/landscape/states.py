@@ -16,7 +16,7 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, stack_loss
 from asymtrain.lab.engine.parameters import is_branch, parameter_count
 from asymtrain.lab.engine.schedule import alpha_at
-from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
+from asymtrain.lab.engine.setup import build_backbone, chosen_layers, random_labels, run_data
 from asymtrain.lab.engine.states import State, check_state, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import Floats, Level, Loss, Surface
@@ -25,7 +25,7 @@ from asymtrain.lab.runs import RunSpec
 
 REDUNDANCIES = (0, 1, 20, 300)
 _DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "seed")
-_LOSS_FIELDS = ("objective", "branch_labels", "over_classes")
+_LOSS_FIELDS = ("objective", "branch_labels", "class_reduction")
 
 
 def states_of_redundancies(
@@ -185,7 +185,7 @@ def _auxiliary_score(spec: RunSpec, dataset: Dataset, sample: Sample) -> Score:
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
         targets = labels.expand(len(logits), -1)
         batch = Batch(sample.images, targets, torch.ones_like(labels), None)
-        chosen = [(k, features[k]) for k in chosen_places(len(features), spec.places)]
+        chosen = [(k, features[k]) for k in chosen_layers(len(features), spec.layers)]
         return objective.points(parameters, chosen, batch).double().mean(1).sum(1)
 
     return score

@@ -67,7 +67,7 @@ class Reading:
 
 PRIMARY = Reading("primary", "primary reading")
 ALTERNATES = (
-    Reading("sum", "losses summed over classes", "training", {"over_classes": "sum"}),
+    Reading("sum", "losses summed over classes", "training", {"class_reduction": "sum"}),
     Reading("all", "all branches active", "training", {"activation": "all"}),
     Reading("best", "best validation epoch", "accuracy", accuracy="best"),
     Reading("instruments", "other instruments", "instruments", signal="detached", unit_norm=True, queries="mean"),

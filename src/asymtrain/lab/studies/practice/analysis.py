@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, get_args
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.runs import Run
+from asymtrain.lab.runs import Run, from_stored
 from asymtrain.lab.statistics import Verdict, decide, holm
 from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
 from asymtrain.lab.studies.frame import Left, joined, missing_of
@@ -37,7 +37,7 @@ from asymtrain.lab.studies.study import Block
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
-_FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
+_FORM = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
 ArmPair = tuple[Task, Arm, Arm]  # of the second arm with the third
@@ -50,7 +50,7 @@ class StepCost:
     model: str
     mode: str  # of _MODES
     branches: Mapping[str, str]  # by the names of _FORM
-    attached: int  # places that have a branch
+    attached: int  # layers that have a branch
     plain_seconds: float
     ratio: float  # of the step with branches to the plain one
     plain_ratio: float  # of one build of the plain step to another, which shows the error
@@ -69,7 +69,7 @@ def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
                     costs[cost.model, cost.mode, *(cost.branches[name] for name in _FORM)] = cost
         except OSError as error:
             raise UsageError(f"cannot read the costs of steps in {file}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(
                 f"{file} does not hold costs of steps, or is damaged: make it with "
                 "`python benchmarks/overhead.py --only practice --json FILE`"
@@ -79,6 +79,7 @@ def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
 
 def _step_cost(row: Mapping[str, Any]) -> StepCost:
     cost = StepCost(**{field.name: row[field.name] for field in dataclasses.fields(StepCost)})
+    cost = dataclasses.replace(cost, branches=from_stored(cost.branches))
     numbers = (cost.plain_seconds, cost.ratio, cost.plain_ratio, cost.attached)
     if cost.mode not in _MODES or not all(math.isfinite(number) and number > 0 for number in numbers):
         raise ValueError(f"no cost of a step: {row}")
@@ -243,13 +244,13 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
         return []
     rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
     # By number, so that a run of Plain can be in several; and by side, since Plain with label smoothing is an arm too.
-    places = [
+    layers = [
         (number, variant, run.spec.id)
         for number, (*_, pairs) in enumerate(sides)
         for pair in pairs
         for variant, run in zip(("plain", "asymmetric"), pair, strict=True)
     ]
-    numbers, variants, ids = zip(*places, strict=True)
+    numbers, variants, ids = zip(*layers, strict=True)
     frame = rows.set_index("id", drop=False).loc[list(ids)].reset_index(drop=True)
     frame = frame.assign(comparison=numbers, variant=variants)
     seeds, _ = paired(frame, ["comparison"])

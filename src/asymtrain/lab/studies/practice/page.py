@@ -231,7 +231,7 @@ def cost_table(effects: Sequence[ArmEffect]) -> Table:
         Column("Model"),
         Column("Branches"),
         Column("Mode"),
-        Column("Places", "count"),
+        Column("Layers", "count"),
         Column("Plain (ms)", "number", digits=2),
         Column("With branches", "number", unit="x"),
         Column("Plain again", "number", unit="x"),

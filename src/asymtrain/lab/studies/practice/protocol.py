@@ -103,14 +103,14 @@ QUICK = Extent(
 ALPHAS = (0.01, 0.1, 1.0, 10.0)
 FORMS: Mapping[str, Candidate] = {
     "sigmoid": Candidate(objective="sigmoid"),
-    "prior": Candidate(objective="sigmoid", branch_bias="prior"),
+    "prior": Candidate(objective="sigmoid", bias="prior"),
     "softmax": Candidate(objective="softmax"),
 }
-"""The objectives; each has an alpha, places and a schedule of its own."""
+"""The objectives; each has an alpha, layers and a schedule of its own."""
 TITLES = {"sigmoid": "sigmoid", "prior": "sigmoid, prior bias", "softmax": "softmax"}
 VARIATIONS: Mapping[str, Mapping[str, Any]] = {
-    "later places": {"places": "later"},
-    "middle place": {"places": "middle"},
+    "later layers": {"layers": "later"},
+    "middle layer": {"layers": "middle"},
     "falling": {"alpha_schedule": "cosine"},
 }
 """What is changed, one at a time, of a form at its best alpha."""
@@ -207,7 +207,7 @@ BLOCKS: Mapping[str, Block] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the settings that a task compares: its place in the tables, and the fields that make it."""
+    """One of the settings that a task compares: its layer in the tables, and the fields that make it."""
 
     name: str
     label: str
@@ -232,7 +232,7 @@ def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
 
 @lru_cache
 def first_wave() -> tuple[Arm, ...]:
-    """Plain, and every form at every alpha, at all places and constant."""
+    """Plain, and every form at every alpha, at all layers and constant."""
     return (NONE, *(arm_of(name, at_alpha(name, alpha)) for name in FORMS for alpha in ALPHAS))
 
 
@@ -241,7 +241,7 @@ def at_alpha(form: str, alpha: float) -> Candidate:
 
 
 def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
-    """Of each form, what may be better than its best alpha at all places and constant."""
+    """Of each form, what may be better than its best alpha at all layers and constant."""
     return [
         arm_of(name, dataclasses.replace(candidate, **change))
         for name, candidate in best.items()

@@ -254,7 +254,7 @@ CONTROLS = (
     Variant("noise", "noise of equal norm", {"signal": "noise"}),
     Variant("detached", "detached from the backbone", {"signal": "detached"}),
     Variant("frozen", "frozen weights", {"branch_weights": "frozen"}),
-    Variant("prior-bias", "bias at the prior", {"branch_bias": "prior"}),
+    Variant("prior-bias", "bias at the prior", {"bias": "prior"}),
     Variant("weak", "alpha / 100", weaker=100.0),
 )
 

@@ -9,7 +9,7 @@ from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import WithBranches, attach
-from asymtrain.branches._places import ROOT, find_paths, fits, module_at
+from asymtrain.branches._layers import ROOT, find_paths, fits, module_at
 from asymtrain.errors import UsageError, UsageWarning
 
 
@@ -50,7 +50,7 @@ def test_a_glob_keeps_the_models_order_and_a_list_its_own() -> None:
     assert list(find_paths(model, ["norm", "blocks.2", "blocks.[01]"])) == ["norm", "blocks.2", "blocks.0", "blocks.1"]
 
 
-def test_overlapping_names_are_one_place() -> None:
+def test_overlapping_names_are_one_layer() -> None:
     model = Deep()
     assert list(find_paths(model, ["blocks.1", "blocks.[12]", model.blocks[2]])) == ["blocks.1", "blocks.2"]
 
@@ -58,9 +58,9 @@ def test_overlapping_names_are_one_place() -> None:
 def test_modules_and_names_mean_the_same() -> None:
     model, sample = Cnn(), images()
     by_module = attach(model, [model.convs[0], model.convs[1]], sample, CLASSES)
-    names = by_module.places
+    names = by_module.layers
     by_module.strip()
-    assert attach(model, "convs.*", sample, CLASSES).places == names == ("convs.0", "convs.1")
+    assert attach(model, "convs.*", sample, CLASSES).layers == names == ("convs.0", "convs.1")
 
 
 def test_a_module_with_two_names_answers_to_both() -> None:
@@ -70,11 +70,11 @@ def test_a_module_with_two_names_answers_to_both() -> None:
     assert list(find_paths(model, ["block", "alias"])) == ["block"]
 
 
-def test_the_model_itself_can_be_a_place() -> None:
+def test_the_model_itself_can_be_a_layer() -> None:
     model, x = mlp(), rows()
     branches = attach(model, model, x, CLASSES)
     output = model(x)
-    assert branches.places == (ROOT,)
+    assert branches.layers == (ROOT,)
     expected = output @ branches.head(ROOT).live.T
     assert torch.equal(branches.logits()[ROOT], expected)
     state = branches.state_dict()
@@ -82,7 +82,7 @@ def test_the_model_itself_can_be_a_place() -> None:
     attach(model, "", x, CLASSES).load_state_dict(state, strict=True)
 
 
-def test_a_place_may_be_called_like_a_method() -> None:
+def test_a_layer_may_be_called_like_a_method() -> None:
     model = nn.Sequential()
     model.add_module("keys", nn.Linear(7, 4))
     model.add_module("live", nn.Linear(4, CLASSES))
@@ -141,18 +141,18 @@ def test_numbers_do_not_choose_between_towers(depths: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("keys", [["stage1.*", "stage1.1", "**"], ["stage1.1", "stage1.*", "**"]], ids=str)
-def test_of_keys_that_fit_a_place_its_name_counts_and_else_the_first(keys: list[str]) -> None:
+def test_of_keys_that_fit_a_layer_its_name_counts_and_else_the_first(keys: list[str]) -> None:
     values = {"stage1.*": 2.0, "stage1.1": 3.0, "**": 4.0}
     weights = attach(Stages(), [0, 1, 2], rows(), CLASSES, weights={key: values[key] for key in keys}).settings.weights
     assert weights == {"stage1.0": 2.0, "stage1.1": 3.0, "stage2.0": 4.0}
 
 
-def test_places_by_names_of_ones_own() -> None:
+def test_layers_by_names_of_ones_own() -> None:
     model, x = Stages(), rows()
     branches = attach(model, {"stage1.1": "early", -1: "late"}, x, CLASSES, weights={"late": 3.0})
     model(x)
     losses = branches.losses(targets())
-    assert list(losses) == list(branches.places) == ["early", "late"]
+    assert list(losses) == list(branches.layers) == ["early", "late"]
     assert torch.allclose(branches.loss(targets()), losses["early"] + 3 * losses["late"])
     assert set(branches.state_dict()) == {"heads.early.live", "heads.late.live"}
     assert torch.allclose(branches.logits()["early"], model.stage1(x) @ branches.head("early").live.T)
@@ -173,21 +173,21 @@ def test_places_by_names_of_ones_own() -> None:
         (3.0, "`at` takes .* got a float"),
         ([True], "`at` takes .* got a bool"),
         (3, "none of number 3: there are 2, 'convs.0' to 'convs.1'"),
-        ({"convs.*": "all"}, "two places of `at` would be called 'all'"),
+        ({"convs.*": "all"}, "two layers of `at` would be called 'all'"),
         ({"convs.0": 3}, "got 3 for 'convs.0'"),
         (nn.Linear(2, 2), "a Linear that is not part of the model"),
         ("convs", r"an nn.ModuleList, .*at='convs.\*'"),
     ],
 )
-def test_wrong_places_are_explained(at: object, message: str) -> None:
+def test_wrong_layers_are_explained(at: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attach(Cnn(), at, images(), CLASSES)
 
 
-def test_a_place_that_does_not_run_is_refused() -> None:
+def test_a_layer_that_does_not_run_is_refused() -> None:
     model = Cnn()
     model.unused = nn.Linear(2, 2)
-    with pytest.raises(UsageError, match="place 'unused' did not run when the model was called on `sample`"):
+    with pytest.raises(UsageError, match="layer 'unused' did not run when the model was called on `sample`"):
         attach(model, ["convs.0", "unused"], images(), CLASSES)
     assert not model.convs[0]._forward_hooks
 
@@ -201,10 +201,10 @@ class Siamese(nn.Module):
         return self.head(self.trunk(x) - self.trunk(x + 1))
 
 
-def test_a_place_that_is_called_twice_is_warned_of_once() -> None:
+def test_a_layer_that_is_called_twice_is_warned_of_once() -> None:
     model, x = Siamese(), rows()
     told = (
-        r"one forward calls the place 'trunk' 2 times, and branches read the last call alone: .*joined along the batch"
+        r"one forward calls the layer 'trunk' 2 times, and branches read the last call alone: .*joined along the batch"
     )
     with pytest.warns(UsageWarning, match=told) as caught:
         branches = attach(model, ["trunk", "head"], x, CLASSES)
@@ -215,7 +215,7 @@ def test_a_place_that_is_called_twice_is_warned_of_once() -> None:
 
 def test_an_unknown_place_of_branches_is_explained() -> None:
     branches = attach(Cnn(), "convs.*", images(), CLASSES)
-    with pytest.raises(UsageError, match=r"unknown place 'convs.9': did you mean"):
+    with pytest.raises(UsageError, match=r"unknown layer 'convs.9': did you mean"):
         branches.head("convs.9")
 
 
@@ -245,7 +245,7 @@ def slashed() -> nn.Module:
 ALIKE = ["a/b", "a~b", "a~1b", "a~0b", "~", "keys", "/keys", "a.keys", "a/keys", "x.y.z", "x.y/z", "x/y.z", "é", " "]
 
 
-def test_no_two_places_share_a_head() -> None:
+def test_no_two_layers_share_a_head() -> None:
     model = Named(*ALIKE)
     branches = attach(model, ALIKE, rows(), CLASSES)
     assert len(branches.heads) == len(ALIKE)
@@ -271,7 +271,7 @@ def test_a_name_with_the_marks_of_a_glob_is_a_name_first() -> None:
     assert list(find_paths(model, "x[0]")) == ["x[0]"]
     assert list(find_paths(model, "*")) == ["*"]
     branches = attach(model, ["x0", "x[0]"], rows(), CLASSES, layout={"x[0]": "BD", "x0": "DB"})
-    assert [branches.readers[name].layout for name in branches.places] == ["DB", "BD"]
+    assert [branches.readers[name].layout for name in branches.layers] == ["DB", "BD"]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_name_with_the_marks_of_a_glob_is_a_name_first() -> None:
         (["(model)"], "(model)", r"two modules of the model have the name '\(model\)': rename one of them"),
         (["a", "a.b"], "a.b", "two modules of the model have the name 'a.b': rename one of them"),
         (["a", ""], "", "two modules of the model have the name"),
-        ([".a"], ".a", "place '.a' lies in a module whose name is empty"),
+        ([".a"], ".a", "layer '.a' lies in a module whose name is empty"),
         (["line\nbreak"], "none*", "there are 'line"),
         (["line\nbreak"], "none", "unknown module 'none': "),
     ],

@@ -26,8 +26,8 @@ ROOT = "(model)"
 def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
     """The paths of the modules that `at` names, in the order given; a glob's matches come in the model's own order.
 
-    A place is called by its path, or as `at` calls it where that is a dict. A module that is reachable by two paths is
-    one place, under the first of them.
+    A layer is called by its path, or as `at` calls it where that is a dict. A module that is reachable by two paths is
+    one layer, under the first of them.
     """
     named = list(_named_modules(model))
     modules = dict(named)
@@ -45,16 +45,16 @@ def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
         if name in chosen and chosen[name] is not module:
             raise UsageError(f"two modules of the model have the name {name!r}: rename one of them, or choose another")
         if name in chosen and "" in name.split("."):
-            raise UsageError(f"place {name!r} lies in a module whose name is empty: give it a name")
+            raise UsageError(f"layer {name!r} lies in a module whose name is empty: give it a name")
     return paths
 
 
 def _alias(at: Mapping[Any, object], item: object, taken: Mapping[str, str]) -> str:
     alias = at[item]
     if not isinstance(alias, str) or not alias:
-        raise UsageError(f"a dict `at` goes from modules to the names of places, got {alias!r} for {item!r}")
+        raise UsageError(f"a dict `at` goes from modules to the names of layers, got {alias!r} for {item!r}")
     if alias in taken:
-        raise UsageError(f"two places of `at` would be called {alias!r}: give each module a name of its own")
+        raise UsageError(f"two layers of `at` would be called {alias!r}: give each module a name of its own")
     return alias
 
 
@@ -84,10 +84,10 @@ def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[list[str]]:
     return [series for kind in lists if size(kind) == most for series in lists[kind].values()]
 
 
-def module_at(model: nn.Module, place: str) -> nn.Module:
-    """The module of a place's name."""
+def module_at(model: nn.Module, layer: str) -> nn.Module:
+    """The module of a layer's name."""
     # Not get_submodule: a child that was set by setattr may have a dot in its own name.
-    return next(module for name, module in _named_modules(model) if name == place)
+    return next(module for name, module in _named_modules(model) if name == layer)
 
 
 def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -95,21 +95,21 @@ def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name or ROOT, module) for name, module in model.named_modules(remove_duplicate=False))
 
 
-def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
-    """The value of an option at each place: the option itself, or that of a mapping's first key that fits the place.
+def by_layer(option: T | Mapping[str, T], layers: Iterable[str], what: str, default: T) -> dict[str, T]:
+    """The value of an option at each layer: the option itself, or that of a mapping's first key that fits the layer.
 
-    A key that is a place's name means that place alone, whatever marks of a glob are in it, and comes before globs.
-    A key that fits no place is refused: it would do nothing.
+    A key that is a layer's name means that layer alone, whatever marks of a glob are in it, and comes before globs.
+    A key that fits no layer is refused: it would do nothing.
     """
-    names = list(places)
+    names = list(layers)
     if not isinstance(option, Mapping):
         return dict.fromkeys(names, option)
     for key in option:
         if not isinstance(key, str):
             kind = type(key).__name__
-            raise UsageError(f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}")
+            raise UsageError(f"the keys of `{what}` are layer names or globs, got a {kind}: {what}={{'blocks.*': ...}}")
         if key not in names and not any(fits(key, name) for name in names):
-            raise unknown_name(f"place in `{what}`", key, names)
+            raise unknown_name(f"layer in `{what}`", key, names)
 
     globs = {key: value for key, value in option.items() if key not in names}
 
