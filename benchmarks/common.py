@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from asymtrain import attach, models
+from asymtrain.branches import Parallel
 from asymtrain.lab.data import Dataset, Examples
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.losses import Batch, gradients
@@ -83,7 +84,7 @@ def plain_loop(
     if redundancy:
         sample = images[:2].float()
         where = {"at": list(model.points), "layout": model.layout, "pool": model.pool}
-        branches = attach(model, sample=sample, classes=CLASSES, redundancy=redundancy, **where)
+        branches = attach(model, sample=sample, classes=CLASSES, head=Parallel(redundancy), **where)
         parameters += branches.parameters()
     zeros = [(weight, torch.zeros_like(weight)) for weight in branches.parameters()] if weights_alone else []
     if weights_alone:

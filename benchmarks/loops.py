@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from asymtrain import WithBranches, attach, streams
+from asymtrain.branches import Parallel
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
@@ -187,7 +188,7 @@ def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> tuple[nn.Mod
         at=list(network.points),
         sample=sample,
         classes=dataset.classes,
-        redundancy=spec.redundancy,
+        head=Parallel(spec.redundancy),
         pool=network.pool,
         layout=network.layout,
         seed=spec.seed,

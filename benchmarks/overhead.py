@@ -38,8 +38,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import WithBranches, attach, models
+from asymtrain.branches import Linear, find_blocks
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.setup import build_module, chosen_layers
 from asymtrain.lab.studies.practice.protocol import FULL, NONE, Task, final_specs
 from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
@@ -125,9 +125,9 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
             form = practice_form(task, known)
             about = {"objective": form.objective, "bias": form.bias, "layers": form.layers}
-            bias = {"bias": "prior"} if form.bias == "prior" else {}
+            head = {"head": Linear("prior")} if form.bias == "prior" else {}
             here = [at[k] for k in chosen_layers(len(at), form.layers)]
-            forms = [(about, {"at": here, "objective": form.objective, **bias, **read})]
+            forms = [(about, {"at": here, "objective": form.objective, **head, **read})]
             yield Case(name, model, x, CLASSES, forms)
 
 

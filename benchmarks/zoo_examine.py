@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import Branches, UsageError, attach
+from asymtrain.branches import Parallel
 from asymtrain.branches._layers import fits
 from zoo_cases import CLASSES, Case
 
@@ -73,12 +74,14 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     hooks = hooks_of(model)  # after a forward: transformers puts hooks of its own on some models then
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
-    branches = attach(model, at=row.at, sample=sample, classes=CLASSES, redundancy=2, **case.told)
+    options = {name: value for name, value in case.told.items() if name != "allow_skipped"}
+    branches = attach(model, sample, CLASSES, at=row.at, head=Parallel(2), **options)
+    branches.allow_skipped = case.told.get("allow_skipped", False)
     row.layers = len(branches.layers)
     row.layout = " ".join(dict.fromkeys(reader.layout or "pool" for reader in branches.readers.values()))
     require(row.layout == case.layout, f"the layout was read as {row.layout}, it is {case.layout}")
     check_rows(model, branches, sample)
-    row.positions = check_positions(model, branches, row.at, sample, case.told)
+    row.positions = check_positions(model, branches, row.at, sample, options)
     require(list(model.state_dict()) == list(initial), "attach changed the keys of the state_dict")
 
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=1e-3)
@@ -133,8 +136,9 @@ def check_positions(
 ) -> str:
     """The same branches at every position: their logits average to the pooled ones, and their loss trains the model."""
     options = {key: value for key, value in told.items() if key != "pool"}
-    one_by_one = {"pool": "none", "objective": "softmax", "name": "positions", "shift": 0, "mask": None}
-    dense = attach(model, at=at, sample=sample, classes=CLASSES, redundancy=2, **{**options, **one_by_one})
+    one_by_one = {"pool": "none", "objective": "softmax", "shift": 0, "mask": None}
+    dense = attach(model, sample, CLASSES, at=at, head=Parallel(2), **{**options, **one_by_one})
+    dense.allow_skipped = pooled.allow_skipped
     with torch.no_grad():
         call(model, sample)
         rows = pooled.logits()

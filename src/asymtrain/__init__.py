@@ -7,7 +7,7 @@ Attach branches to a model, train it in your own loop, strip them: the model is 
 >>> from asymtrain import alignment, attach, models
 >>> model = models.build("mlp", classes=10, seed=0)
 >>> x, y = torch.rand(32, 3, 32, 32), torch.arange(32) % 10
->>> branches = attach(model, at="blocks.[0-3]", sample=x, classes=10, redundancy=20)
+>>> branches = attach(model, sample=x, classes=10)
 >>> optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()])
 
 Before a step, ask whether the two objectives pull the same way:
@@ -27,12 +27,11 @@ Then train as ever, and take the branches off:
 >>> sum(p.numel() for p in model.parameters()), len(optimizer.state)
 (279818, 12)
 
-The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. For DistributedDataParallel, or one
-compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
-`backward_with_alignment` makes the update from the two passes that an alignment needs. `compare` trains a model with
-and without branches, in pairs, and tells whether they helped; on the command line that is `asymtrain run`. `tune` finds
-the branches for a model, or says that none help; `probe` is its short form. `search` finds learning rate, weight decay
-and alpha by validation accuracy.
+The losses are plain functions: `softmax_loss` and `sigmoid_loss`. For DistributedDataParallel, or one compiled graph,
+wrap both in `WithBranches`. `AlignmentLog` collects alignments through training, `backward_with_alignment` makes the
+update from the two passes that an alignment needs. `compare` trains a model with and without branches, in pairs, and
+says whether they helped; on the command line that is `asymtrain run`. `tune` finds the branches for a model, or says
+that none help; `probe` is its short form. `search` finds learning rate, weight decay and alpha by validation accuracy.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.api.compare import compare
     from asymtrain.lab.api.search import search
     from asymtrain.lab.api.tune import probe, tune
-    from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
+    from asymtrain.objectives import sigmoid_loss, softmax_loss
 
 __version__ = VERSION
 
@@ -65,7 +64,6 @@ __all__ = [
     "backward_with_alignment",
     "clean",
     "compare",
-    "dialogue",
     "models",
     "probe",
     "search",
@@ -82,7 +80,7 @@ _HOMES = {
     "lab.api.search": ("search",),
     "lab.api.tune": ("probe", "tune"),
     "models": (),
-    "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),
+    "objectives": ("sigmoid_loss", "softmax_loss"),
     "streams": (),
 }
 

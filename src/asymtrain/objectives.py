@@ -1,21 +1,20 @@
-"""What a head can learn by, and the dialogue of two objectives: pure functions, and one registry of them.
+"""What a head can learn by: one class for each objective, whose settings are its fields, and one table of them.
 
-- softmax (competitive): cross-entropy over classes, the main objective;
-- sigmoid (non-competitive): one binary cross-entropy per class, the auxiliary objective of the paper;
-- mse, huber: regression, or the regression of one-hot classes;
-- dice: the overlap of predicted and true regions, for segmentation;
-- dialogue: main + alpha * sum over attachment points of the auxiliary losses.
+- `Softmax` (competitive): cross-entropy over classes, the main objective;
+- `Sigmoid` (non-competitive): one binary cross-entropy per class, the auxiliary objective of the paper;
+- `Mse`, `Huber`: regression, or the regression of one-hot classes;
+- `Dice`: the overlap of predicted and true regions, for segmentation.
 
-`OBJECTIVES` is the only list of objectives: branches, run specs, the reference loop, stacks of runs and the initial
-bias read it.
+`OBJECTIVES` is the only list of objectives by name: branches, run specs, the reference loop, stacks of runs and the
+initial bias read it.
 
 Logits are (..., C). Targets are class indices (...), or one value for each class (..., C). Axis letters: B batch,
 R rows (samples or positions), C classes.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+import operator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -24,76 +23,193 @@ from torch import Tensor
 from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
-Rows = Callable[[Tensor, Tensor, ClassReduction], Tensor]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One way to learn from targets."""
+    """One way to learn from targets. Another one is a subclass with `rows`, and an entry in `OBJECTIVES`.
 
-    # Logits (..., C), targets -> losses (...). The last argument is the reduction over classes; an objective whose
-    # classes compete has none. None where the loss is no mean over rows.
-    rows: Rows | None
-    bias_at: Callable[[Tensor], Tensor]  # shares of the classes (C,) -> the logits that predict just these
-    # Logits (..., R, C), targets, which rows count (R) or None for all -> the share of right answers (...)
-    accuracy: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    # The loss (...) of all rows together, where it is no mean over rows or has a quicker form than it
-    whole: Callable[[Tensor, Tensor, Tensor | None, ClassReduction], Tensor] | None = None
-    shares: bool = True  # whether values of targets are shares of classes, between 0 and 1
-    competes: bool = False  # whether classes compete: then the loss of one class alone is always 0
+    Rows whose class index is `ignore_index` count for nothing.
+    """
+
+    shares: ClassVar[bool] = True  # whether values of targets are shares of classes, between 0 and 1
+    competes: ClassVar[bool] = False  # whether classes compete: then the loss of one class alone is always 0
+    by_row: ClassVar[bool] = True  # whether the loss is a mean over rows
     # The formula that branches use for class indices where they make loss and gradient at once (`branches/_fused.py`)
-    formula: Literal["sigmoid", "softmax"] | None = None
+    formula: ClassVar[Literal["sigmoid", "softmax"] | None] = None
 
-    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
+    ignore_index: int = field(default=-100, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ignore_index, bool) or not isinstance(self.ignore_index, int):
+            raise UsageError(f"ignore_index must be a whole number such as 255, got {self.ignore_index!r}")
+        reduction = getattr(self, "class_reduction", "mean")
+        if reduction not in get_args(ClassReduction):
+            raise unknown_name("class_reduction", str(reduction), get_args(ClassReduction))
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Losses (...) of logits (..., C); targets, class indices or one value for each class, broadcast to them."""
+        raise NotImplementedError
+
+    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
         """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits."""
-        if self.whole is not None:
-            return self.whole(logits, targets, keep, class_reduction)
-        assert self.rows is not None
-        return _mean(self.rows(logits, targets, class_reduction), keep)
+        return _mean(self.rows(logits, targets), keep)
 
-    def loss(
-        self,
-        logits: Tensor,
-        targets: Tensor,
-        *,
-        class_reduction: ClassReduction = "mean",
-        ignore_index: int = -100,
-        mask: Tensor | None = None,
-    ) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The loss of logits (..., C), a scalar; targets that do not fit are a `UsageError`.
 
-        Rows whose class index is `ignore_index`, or whose `mask` (...) is 0, count for nothing.
+        Rows whose `mask` (...) is 0 count for nothing.
         """
-        if class_reduction not in get_args(ClassReduction):
-            raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
         if mask is not None:
-            targets = without_masked(targets, mask, ignore_index)
-        self.check(logits, targets, ignore_index)
+            targets = without_masked(targets, mask, self.ignore_index)
+        self.check(logits, targets)
         rows, goals = logits.flatten(0, -2), targets.flatten(0, logits.ndim - 2)
-        goals, keep = kept_rows(goals, rows, ignore_index, None if mask is None else mask.flatten())
-        return self.losses(rows, goals, keep, class_reduction)
+        goals, keep = kept_rows(goals, rows, self.ignore_index, None if mask is None else mask.flatten())
+        return self.losses(rows, goals, keep)
+
+    def bias_at(self, shares: Tensor) -> Tensor:
+        """The logits (C,) that predict just these shares of the classes."""
+        return shares.log()
+
+    def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+        """The share of right answers (...) of logits (..., R, C), over the rows that count (R) or all."""
+        return _share_right(logits, targets, keep)
 
     @staticmethod
     def correct(logits: Tensor, targets: Tensor) -> Tensor:
         """What is classified right (...) of logits (..., C), by class indices (...): the largest logit answers."""
         return logits.argmax(-1) == targets
 
-    def check(self, logits: Tensor, targets: Tensor, ignore_index: int = -100) -> None:
+    def check(self, logits: Tensor, targets: Tensor) -> None:
         """Raise a `UsageError` where targets do not fit logits."""
-        check_targets(logits, targets, ignore_index, shares=self.shares)
+        check_targets(logits, targets, self.ignore_index, shares=self.shares)
 
 
-def find_objective(name: str) -> Objective:
-    """The objective of this name; an unknown one is an error."""
-    name = _ALIASES.get(name, name)
+@dataclass(frozen=True)
+class Sigmoid(Objective):
+    """Binary cross-entropy of each class by itself, averaged over classes or summed: the paper's auxiliary loss.
+
+    Targets are class indices, or rows of shares: soft or multi-label targets.
+    """
+
+    formula: ClassVar[Literal["sigmoid", "softmax"] | None] = "sigmoid"
+
+    class_reduction: ClassReduction = "mean"
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        losses = F.binary_cross_entropy_with_logits(logits, _goal(logits, targets), reduction="none")
+        return _over_classes(losses, self.class_reduction)
+
+    def bias_at(self, shares: Tensor) -> Tensor:
+        return shares.logit()
+
+
+@dataclass(frozen=True)
+class Softmax(Objective):
+    """Cross-entropy over classes. Targets are class indices, or rows of probabilities."""
+
+    competes: ClassVar[bool] = True
+    formula: ClassVar[Literal["sigmoid", "softmax"] | None] = "softmax"
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return -(logits.log_softmax(-1) * _goal(logits, targets)).sum(-1)
+
+    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+        if keep is None or targets.ndim == logits.ndim:
+            return super().losses(logits, targets, keep)
+        # By index: one-hot rows of a vocabulary would be as large as the logits.
+        indices = targets.expand(logits.shape[:-1])
+        rows = F.cross_entropy(logits.flatten(0, -2), indices.flatten(), reduction="none")
+        return _mean(rows.view(indices.shape), keep)
+
+    def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+        # Only differences of these logits mean much: of shares the largest is asked for.
+        return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
+
+
+@dataclass(frozen=True)
+class Mse(Objective):
+    """Squared error of `outputs` quantities; with classes= given to `attach` instead, of one-hot classes."""
+
+    shares: ClassVar[bool] = False
+
+    outputs: int | None = None
+    class_reduction: ClassReduction = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outputs is not None:
+            object.__setattr__(self, "outputs", whole_number("outputs", self.outputs))
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return _over_classes((logits - _goal(logits, targets)).square(), self.class_reduction)
+
+    def bias_at(self, shares: Tensor) -> Tensor:
+        return shares.clone()
+
+    def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+        """R squared; of class indices the share of right answers."""
+        return _share_explained(logits, targets, keep)
+
+
+@dataclass(frozen=True)
+class Huber(Mse):
+    """As `Mse`, with the Huber loss: linear where the error is above 1."""
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return _over_classes(F.huber_loss(logits, _goal(logits, targets), reduction="none"), self.class_reduction)
+
+
+@dataclass(frozen=True)
+class Dice(Objective):
+    """1 - Dice of each class over all rows; class indices exclude each other (softmax), values do not (sigmoid)."""
+
+    by_row: ClassVar[bool] = False
+
+    class_reduction: ClassReduction = "mean"
+
+    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+        predicted = logits.sigmoid() if targets.ndim == logits.ndim else logits.softmax(-1)
+        goal = _goal(logits, targets)
+        if keep is not None:
+            predicted, goal = predicted * keep.unsqueeze(-1), goal * keep.unsqueeze(-1)
+        overlap, sizes = (predicted * goal).sum(-2), (predicted + goal).sum(-2)
+        # 1 on both sides: a class that is neither there nor predicted is predicted right.
+        return _over_classes(1 - (2 * overlap + 1) / (sizes + 1), self.class_reduction)
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "sigmoid": Sigmoid,
+    "softmax": Softmax,
+    "mse": Mse,
+    "huber": Huber,
+    "dice": Dice,
+}
+
+
+def find_objective(name: str, **settings: Any) -> Objective:
+    """The objective of this name, with those of the settings that it has; an unknown name is an error."""
     if name not in OBJECTIVES:
-        raise unknown_name("objective", name, [*OBJECTIVES, *_ALIASES])
-    return OBJECTIVES[name]
+        raise unknown_name("objective", name, OBJECTIVES)
+    kind = OBJECTIVES[name]
+    known = {field.name for field in fields(kind)}
+    return kind(**{setting: value for setting, value in settings.items() if setting in known})
+
+
+def whole_number(what: str, value: object) -> int:
+    """The value as an int of 1 or more: numpy's and torch's integers are what `labels.max() + 1` gives."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    return number
 
 
 def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
     """Cross-entropy of logits (..., C) with class indices (...) or class probabilities (..., C), mean over all rows."""
-    return OBJECTIVES["softmax"].loss(logits, targets, ignore_index=ignore_index)
+    return Softmax(ignore_index=ignore_index).loss(logits, targets)
 
 
 def sigmoid_loss(
@@ -105,17 +221,7 @@ def sigmoid_loss(
     multi-label targets are the same thing here, since classes do not compete.
     `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
     """
-    return OBJECTIVES["sigmoid"].loss(logits, targets, class_reduction=class_reduction, ignore_index=ignore_index)
-
-
-def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -> Tensor:
-    """The training objective: main + alpha * sum over points of the auxiliary losses, or of one tensor of them."""
-    if isinstance(alpha, int | float) and not alpha >= 0:
-        raise UsageError(f"alpha must be 0 or more, got {alpha}: it weighs the auxiliary losses")
-    points = [auxiliary] if isinstance(auxiliary, Tensor) else list(auxiliary)
-    if not points:
-        return main
-    return main + alpha * torch.stack(points).sum()
+    return Sigmoid(class_reduction, ignore_index=ignore_index).loss(logits, targets)
 
 
 def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None) -> Tensor:
@@ -165,7 +271,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     if wrong.any():
         raise UsageError(
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
-            f"got {int(indices[wrong][0])}: check `classes` and `ignore_index`"
+            f"got {int(indices[wrong][0])}: check `classes`, and the ignore_index of the objective"
         )
 
 
@@ -207,45 +313,8 @@ def _goal(logits: Tensor, targets: Tensor) -> Tensor:
     return (targets.unsqueeze(-1) == classes).to(logits.dtype).expand_as(logits)
 
 
-def _softmax_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    return -(logits.log_softmax(-1) * _goal(logits, targets)).sum(-1)
-
-
-def _softmax_losses(logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
-    if keep is None or targets.ndim == logits.ndim:
-        return _mean(_softmax_rows(logits, targets, class_reduction), keep)
-    # By index: one-hot rows of a vocabulary would be as large as the logits.
-    indices = targets.expand(logits.shape[:-1])
-    rows = F.cross_entropy(logits.flatten(0, -2), indices.flatten(), reduction="none")
-    return _mean(rows.view(indices.shape), keep)
-
-
-def _sigmoid_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    losses = F.binary_cross_entropy_with_logits(logits, _goal(logits, targets), reduction="none")
-    return _over_classes(losses, class_reduction)
-
-
-def _squared_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    return _over_classes((logits - _goal(logits, targets)).square(), class_reduction)
-
-
-def _huber_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    return _over_classes(F.huber_loss(logits, _goal(logits, targets), reduction="none"), class_reduction)
-
-
 def _over_classes(losses: Tensor, class_reduction: ClassReduction) -> Tensor:
     return losses.mean(-1) if class_reduction == "mean" else losses.sum(-1)
-
-
-def _dice_losses(logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
-    """1 - Dice of each class over all rows; class indices exclude each other (softmax), values do not (sigmoid)."""
-    predicted = logits.sigmoid() if targets.ndim == logits.ndim else logits.softmax(-1)
-    goal = _goal(logits, targets)
-    if keep is not None:
-        predicted, goal = predicted * keep.unsqueeze(-1), goal * keep.unsqueeze(-1)
-    overlap, sizes = (predicted * goal).sum(-2), (predicted + goal).sum(-2)
-    # 1 on both sides: a class that is neither there nor predicted is predicted right.
-    return _over_classes(1 - (2 * overlap + 1) / (sizes + 1), class_reduction)
 
 
 def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
@@ -253,11 +322,6 @@ def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
     if targets.ndim == logits.ndim:
         return _mean(((logits > 0) == (targets >= 0.5)).to(torch.float32).mean(-1), keep)
     return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
-
-
-def _share_first(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """The largest logit answers, and of shares the largest is asked for: only differences of these logits mean much."""
-    return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
 
 
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
@@ -273,15 +337,3 @@ def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Te
     left = ((logits - goal).square() * weight).sum((-1, -2))
     spread = ((goal - mean).square() * weight).sum((-1, -2))
     return torch.where(spread > 0, 1 - left / spread, (left == 0).to(left.dtype))
-
-
-OBJECTIVES: dict[str, Objective] = {
-    "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right, formula="sigmoid"),
-    "softmax": Objective(
-        _softmax_rows, torch.log, _share_first, whole=_softmax_losses, competes=True, formula="softmax"
-    ),
-    "mse": Objective(_squared_rows, torch.clone, _share_explained, shares=False),
-    "huber": Objective(_huber_rows, torch.clone, _share_explained, shares=False),
-    "dice": Objective(None, torch.log, _share_right, whole=_dice_losses),
-}
-_ALIASES = {"cross_entropy": "softmax"}

@@ -136,9 +136,9 @@ def run(seed: int, cases: int, folder: Path) -> Tally:
     number: int | None = next(numbers, None)
     while running or number is not None:
         if number is not None and len(running) < AT_ONCE:
-            call, layer = draw(random.Random(f"{seed} {number}"), commands), folder / "calls" / str(number)
-            shutil.copytree(given, layer, symlinks=True)
-            running[begin(call, layer)] = number, call, layer, time.monotonic()
+            call, place = draw(random.Random(f"{seed} {number}"), commands), folder / "calls" / str(number)
+            shutil.copytree(given, place, symlinks=True)
+            running[begin(call, place)] = number, call, place, time.monotonic()
             number = next(numbers, None)
             continue
         process, status = os.waitpid(-1, os.WNOHANG)
@@ -151,21 +151,21 @@ def run(seed: int, cases: int, folder: Path) -> Tally:
                 os.killpg(process, signal.SIGKILL)
             time.sleep(0.002)
             continue
-        case, call, layer, began = running.pop(process)
+        case, call, place, began = running.pop(process)
         ended = os.waitstatus_to_exitcode(status)
-        faults = faults_of(ended, read(layer / "stdout"), read(layer / "stderr"), call.output)
+        faults = faults_of(ended, read(place / "stdout"), read(place / "stderr"), call.output)
         if time.monotonic() - began > SECONDS:
             faults = [f"not over after {SECONDS:g} s"]
         if not running and (after := listing(outside, folder)) != before:  # else it may be the other's
             faults.append(f"changed {sorted(set(after.items()) ^ set(before.items()))[:2]}")
             before = after
         tally.add(f"exit {ended}", f"{'; '.join(faults)}: {call} (seed {seed}, case {case})" if faults else None)
-        shutil.rmtree(layer, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
     return tally
 
 
 def draw(source: random.Random, commands: dict[str, Any]) -> Call:
-    """A call: a command, some of its options with valid or hostile values, and sometimes words out of layer."""
+    """A call: a command, some of its options with valid or hostile values, and sometimes words out of place."""
     name = source.choice(list(commands))
     command = commands[name]
     values = {**VALUES, **VALUES_OF.get(name.partition(" ")[0], {}), **VALUES_OF.get(name, {})}
@@ -211,14 +211,14 @@ def all_commands() -> list[tuple[str, Any]]:
     return [pair for name in COMMANDS for pair in under(name, load_command(name))]
 
 
-def begin(call: Call, layer: Path) -> int:
+def begin(call: Call, place: Path) -> int:
     """Start the call in its folder."""
 
     def work() -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-        os.chdir(layer)
-        outputs = [os.open(layer / name, os.O_WRONLY | os.O_CREAT) for name in ("stdout", "stderr")]
+        os.chdir(place)
+        outputs = [os.open(place / name, os.O_WRONLY | os.O_CREAT) for name in ("stdout", "stderr")]
         if call.output == "full disk":
             outputs[0] = os.open("/dev/full", os.O_WRONLY)
         elif call.output == "closed pipe":
@@ -229,9 +229,9 @@ def begin(call: Call, layer: Path) -> int:
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # what they were knows of other files
         limit(resource.RLIMIT_AS, pages() + MEMORY)
         limit(resource.RLIMIT_FSIZE, FILE)
-        environment = {"HOME": str(layer), "TMPDIR": str(layer), "COLUMNS": "80", "TERM": "dumb"}
+        environment = {"HOME": str(place), "TMPDIR": str(place), "COLUMNS": "80", "TERM": "dumb"}
         environment |= dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")  # nothing is downloaded
-        os.environ.update(environment, ASYMTRAIN_DATA=call.data_root or str(layer / "no-data"))
+        os.environ.update(environment, ASYMTRAIN_DATA=call.data_root or str(place / "no-data"))
         if hasattr(os, "sched_setaffinity"):  # with one core runs are trained in this process
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         status: Any = 1
@@ -303,12 +303,12 @@ def load_libraries(given: Path) -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     with TemporaryDirectory() as out, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        layers, trained = (
+        places, trained = (
             f"--store {given}/runs.sqlite --out {out}",
             f"--data folder:{given}/photos --out {out} --seeds 1",
         )
         for words in (
-            *(f"report {layers}", f"paper list {layers}"),
+            *(f"report {places}", f"paper list {places}"),
             f"probe mlp --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
             f"measure features {trained} --arch mlp --steps 0,1 --images 4",
             f"measure landscape {trained} --arch mlp --draws 1 --grid 3 --sample 4 --redundancy 1",

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from abuse.tally import Tally
-from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches import Branches, Linear, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
-from asymtrain.objectives import Objective
+from asymtrain.objectives import Objective, Sigmoid
 
 WIDTH = 4
 NAMES = (
@@ -480,8 +480,6 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
     if draw.random() < 0.1:
         options["bias"] = torch.randn(options["classes"])
     if draw.random() < 0.1:
-        options["dtype"] = draw.choice([torch.float32, torch.float64])
-    if draw.random() < 0.1:
         options["objective"] = lambda logits, targets: logits.square().mean()
     if draw.random() < 0.05:
         options["output"] = draw.choice([0, -1, "logits", "y", "x", first_tensor, lambda output: output])
@@ -558,7 +556,7 @@ WRONG: dict[str, Change] = {
     "bias kind": lambda draw, case: case.options.update(
         bias=torch.zeros(case.options["classes"]).to(draw.choice([torch.int64, torch.complex64, "meta", torch.bool]))
     ),
-    "dtype": set_option("dtype", [torch.int32, "float32", 3, torch.complex64, torch.bool]),
+    "weights": set_option("weights", [-1, math.nan, "1", None, {"nowhere": 1.0}, torch.tensor(1.0), True]),
     "objective": set_option("objective", ["median", 3, lambda logits, targets: logits, lambda logits, targets: 3.0]),
     "seed": set_option("seed", ["text", None, 1.5]),
     "at": set_layers([[], None, 3, "nowhere", ["nowhere"], [[]], {}, {"a"}, b"a", nn.Linear(2, 2), "a..b", "[", "."]),
@@ -675,6 +673,19 @@ def outputs(model: nn.Module, sample: Any) -> Any:
         return None
 
 
+def attach_case(case: Case) -> Branches:
+    """Attach with the drawn options, in the values that `attach` takes: each may be refused where it is made."""
+    options = dict(case.options)
+    head = Linear(options.pop("bias")) if "bias" in options else "linear"
+    parallel = Parallel(options.pop("redundancy"), head, options.pop("activation"), options.pop("branch_reduction"))
+    objective = options.pop("objective", None) or Sigmoid(options["class_reduction"])
+    del options["class_reduction"]
+    allowed = options.pop("allow_skipped")
+    branches = attach(case.model, case.sample, at=case.at, head=parallel, objective=objective, **options)
+    branches.allow_skipped = allowed
+    return branches
+
+
 def try_case(case: Case, number: int) -> str:
     draw = random.Random(number)
     model, before = case.model, trace(case.model)
@@ -683,7 +694,7 @@ def try_case(case: Case, number: int) -> str:
     except Exception:  # torch cannot copy nested buffers
         pristine = None
     try:
-        branches = attach(model, case.at, case.sample, **case.options)
+        branches = attach_case(case)
     except UsageError as error:
         check_line(error)
         check_same(before, trace(model), "a refused attach")

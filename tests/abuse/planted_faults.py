@@ -63,36 +63,36 @@ def grows(folder: Path) -> damage.Answer:
         raise
 
 
-def never_gives_back(layer: Path, _: int) -> None:
+def never_gives_back(place: Path, _: int) -> None:
     """Takes a row, writes it later, and never looks again at what was taken: a kill in between loses it."""
     for row in range(20):
-        taken = layer / f"taken-{row}"
+        taken = place / f"taken-{row}"
         if not taken.exists():
             taken.touch()
             time.sleep(0.005)
-            with (layer / FILE).open("a") as file:
+            with (place / FILE).open("a") as file:
                 file.write(f"{row}\n")
 
 
-def read_rows(layer: Path) -> kills.Rows:
-    file = layer / FILE
+def read_rows(place: Path) -> kills.Rows:
+    file = place / FILE
     return dict.fromkeys(file.read_text().split(), True) if file.exists() else {}
 
 
-def leaves_files(layer: Path, _: int) -> None:
+def leaves_files(place: Path, _: int) -> None:
     """A file of its own for each process, which a killed process leaves."""
-    scratch = layer / f"scratch-{time.monotonic_ns()}"
+    scratch = place / f"scratch-{time.monotonic_ns()}"
     scratch.touch()
     time.sleep(0.2)
-    scratch.rename(layer / FILE)
-    (layer / FILE).write_text("1 2 3")
+    scratch.rename(place / FILE)
+    (place / FILE).write_text("1 2 3")
 
 
 folder = Path(sys.argv[1])
 tallies = {}
 damage.SECONDS, damage.MEMORY = 1, 1 << 26
 for reader, cases in {whole: 12, drops_rows: 4, raises: 4, hangs: 1, grows: 2}.items():
-    subject = damage.Subject("rows", 1, make, lambda layer: [layer / FILE], reader)
+    subject = damage.Subject("rows", 1, make, lambda place: [place / FILE], reader)
     tallies[reader.__name__] = asdict(damage.run(5, cases, folder / reader.__name__, [subject]))
 scenes = [kills.Scene(writer.__name__, 1, writer, read_rows) for writer in (never_gives_back, leaves_files)]
 imports = [replace(scene, share=1) for scene in kills.SCENES if scene.name == "import"]

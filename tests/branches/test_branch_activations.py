@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from branch_zoo import BATCH, CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
-from asymtrain.branches import Branches, attach, draw_branches
+from asymtrain.branches import Branches, Parallel, attach, draw_branches
 
 N, SEED, STEPS = 3, 4, 6
 
@@ -44,7 +44,9 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
     torch.manual_seed(0)
     plain = mlp().eval()
 
-    branches = attach(model, ["1", "3"], batches[0], CLASSES, N, activation, branch_reduction=combine, seed=SEED)
+    branches = attach(
+        model, batches[0], CLASSES, at=["1", "3"], head=Parallel(N, activation=activation, reduction=combine), seed=SEED
+    )
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     heads = []
     for weights in draw_branches(SEED, [8, 6], CLASSES, N):
@@ -78,7 +80,7 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
 
 def attached(activation: str, redundancy: int = N) -> tuple[nn.Module, Branches]:
     model = mlp()
-    return model, attach(model, ["1", "3"], rows(), CLASSES, redundancy, activation)
+    return model, attach(model, rows(), CLASSES, at=["1", "3"], head=Parallel(redundancy, activation=activation))
 
 
 @pytest.mark.parametrize(("activation", "live"), [("last", 1), ("all", N)])

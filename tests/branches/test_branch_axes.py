@@ -22,7 +22,7 @@ from asymtrain.errors import UsageError
 
 
 def layouts(model: nn.Module, at: object, sample: object, **options: object) -> list[str | None]:
-    with attach(model, at, sample, CLASSES, **options) as branches:
+    with attach(model, sample, CLASSES, at=at, **options) as branches:
         return [reader.layout for reader in branches.readers.values()]
 
 
@@ -88,7 +88,7 @@ class Functional(nn.Module):
 def test_the_axis_that_keeps_its_size_on_a_smaller_image_has_the_features(permute: bool) -> None:
     model, x, layout = Functional(permute), images(), "BHWC" if permute else "BCHW"
     with pytest.raises(UsageError, match=r"'stem' gives shape .*pass layout='BCHW' .* or 'BHWC'"):
-        attach(model, "stem", x, CLASSES)
+        attach(model, x, CLASSES, at="stem")
     assert layouts(model, "stem", x, layout=layout) == [layout]
     for size in (6, 8):
         assert layouts(Functional(permute, size=None), "stem", torch.randn(3, 3, size, size)) == [layout]
@@ -127,7 +127,7 @@ def test_a_shape_that_layers_make_is_read_as_theirs_where_no_other_axis_has_thei
         assert layouts(model, "model.body", x) == [layout]
     else:
         with pytest.raises(UsageError, match="pass layout="):
-            attach(model, "model.body", x, CLASSES)
+            attach(model, x, CLASSES, at="model.body")
 
 
 class OneSize(nn.Module):
@@ -170,7 +170,7 @@ def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer() -> None:
     x = torch.randn(3, 3, 8, 6)
     assert layouts(Concatenated(fixed=False), "both", x) == ["BCHW"]
     with pytest.raises(UsageError, match="pass layout="):
-        attach(Concatenated(fixed=True), "both", x, CLASSES)
+        attach(Concatenated(fixed=True), x, CLASSES, at="both")
 
 
 def test_torch_transformer_is_sequence_first() -> None:
@@ -292,7 +292,7 @@ def test_where_layers_mix_tokens_a_last_block_is_asked_for(tokens: int, width: i
     model, x = Mixer(tokens, width, exchange), torch.randn(4, tokens, 5)
     assert layouts(model, "body.[01]", x) == ["BTD", "BTD"]
     with pytest.raises(UsageError, match=r"'body.2' .* axes 1 and 2 has the features cannot be told"):
-        attach(model, "body.*", x, CLASSES)
+        attach(model, x, CLASSES, at="body.*")
 
 
 TAGGER = BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())  # sequence-first, it returns (T, B)
@@ -344,7 +344,7 @@ def test_rows_that_are_not_samples_are_asked_about() -> None:
             return self.mix(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
 
     with pytest.raises(UsageError, match="gives 15 rows for a batch of 3"):
-        attach(Flat(), "mix", torch.randn(3, 5, 8), CLASSES)
+        attach(Flat(), torch.randn(3, 5, 8), CLASSES, at="mix")
     assert layouts(Flat(), "mix", torch.randn(3, 5, 8), layout="BD") == ["BD"]
 
 
@@ -358,18 +358,18 @@ def test_a_dict_gives_each_layer_its_own() -> None:
     layers = ["embed", "encoder.layers.0", "encoder.layers.1"]
     assert layouts(model, layers, x, layout={"encoder.**": "TBD"}) == ["BCHW", "TBD", "TBD"]
     with pytest.raises(UsageError, match=r"unknown layer in `layout` 'encodr.layers.0': did you mean"):
-        attach(model, layers, x, CLASSES, layout={"encodr.layers.0": "TBD"})
+        attach(model, x, CLASSES, at=layers, layout={"encodr.layers.0": "TBD"})
 
 
 @pytest.mark.parametrize("layout", ["BTT", "TD", "BCD", "BB", "", "BHW", "b d"])
 def test_words_that_are_no_layout(layout: str) -> None:
     with pytest.raises(UsageError, match="is not one letter an axis with one B"):
-        attach(resnet(), "2", images(), CLASSES, layout=layout)
+        attach(resnet(), images(), CLASSES, at="2", layout=layout)
 
 
 def test_a_layout_of_another_length_is_refused() -> None:
     with pytest.raises(UsageError, match=r"gives shape \(3, 4, 8, 8\), which does not have the axes of layout 'BTD'"):
-        attach(resnet(), "2", images(), CLASSES, layout="BTD")
+        attach(resnet(), images(), CLASSES, at="2", layout="BTD")
 
 
 class Drawn(nn.Module):

@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils.checkpoint import checkpoint
 
-from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches import Branches, Parallel, WithBranches, attach
 from asymtrain.branches._capture import Capture
 from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Reader
@@ -50,7 +50,7 @@ def pair(name: str, activation: str = "last") -> tuple[nn.Module, Branches, Tens
     build, at, sample = MODELS[name]
     torch.manual_seed(0)
     model, x = build(), sample()
-    return model.eval(), attach(model, at, x, CLASSES, 3, activation), x
+    return model.eval(), attach(model, x, CLASSES, at=at, head=Parallel(3, activation=activation)), x
 
 
 def step(call: object, branches: Branches, x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def test_a_whole_compiled_training_step() -> None:
 def test_logits_of_one_product_are_brought_together_once(activation: str) -> None:
     """A compiler makes a kernel of each part that is copied: rows and weights are, and then nothing."""
     model, x = nn.Sequential(*[nn.Linear(7, 7) for _ in range(3)], nn.Linear(7, CLASSES)), rows()
-    branches = attach(model, ["0", "1", "2"], x, CLASSES, 2, activation)
+    branches = attach(model, x, CLASSES, at=["0", "1", "2"], head=Parallel(2, activation=activation))
     net, graphs = WithBranches(model, branches), []
 
     def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
@@ -198,7 +198,7 @@ class Checkpointed(nn.Module):
 def test_checkpointing_inside_a_compiled_model() -> None:
     model, x = Checkpointed(), rows()
     eager = copy.deepcopy(model)
-    branches, reference = attach(model, "block", x, CLASSES), attach(eager, "block", x, CLASSES)
+    branches, reference = attach(model, x, CLASSES, at="block"), attach(eager, x, CLASSES, at="block")
     net = torch.compile(model, backend=BACKEND)
     for _ in range(2):
         assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
@@ -270,7 +270,8 @@ def test_plain_and_branched_models_of_one_class(way: Callable[[nn.Module], nn.Mo
     x, layers = images(), ["convs.0", "convs.1"]
     plain_net = way(plain)
     F.cross_entropy(plain_net(x), targets()).backward()
-    branches, reference = attach(model, layers, x, CLASSES, allow_skipped=True), attach(eager, layers, x, CLASSES)
+    branches, reference = attach(model, x, CLASSES, at=layers), attach(eager, x, CLASSES, at=layers)
+    branches.allow_skipped = True
     net = way(model)
     assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -290,7 +291,7 @@ def test_a_compiled_pair_beside_a_compiled_plain_model() -> None:
     plain, model, x = Cnn().eval(), Cnn().eval(), images()
     plain_net = torch.compile(Outer(plain), backend="eager")
     plain_net(x)
-    branches = attach(model, "convs.*", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="convs.*")
     pair_net = torch.compile(WithBranches(model, branches), backend="eager", fullgraph=True)
     outer_net = torch.compile(Outer(model), backend="eager", fullgraph=True)
     _, logits = pair_net(x)
@@ -315,8 +316,8 @@ def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Calla
     net(x)
     for chosen in ([0], [1], [0, 1]):
         layers = [model.convs[index] for index in chosen]
-        branches = attach(model, layers, x, CLASSES)
-        reference = attach(twin, [twin.convs[index] for index in chosen], x, CLASSES)
+        branches = attach(model, x, CLASSES, at=layers)
+        reference = attach(twin, x, CLASSES, at=[twin.convs[index] for index in chosen])
         assert torch.allclose(step(net, branches, x), step(twin, reference, x), atol=1e-5)
         assert len(branches.logits()) == len(chosen)
         branches.strip()
@@ -336,7 +337,8 @@ def test_a_layer_that_compiled_code_passes_by_is_told(allow_skipped: bool) -> No
     for one in (plain, model):
         one.convs[0].forward = types.MethodType(forward, one.convs[0])
     torch.compile(plain, backend="eager")(x)
-    branches = attach(model, "convs.0", x, CLASSES, allow_skipped=allow_skipped)
+    branches = attach(model, x, CLASSES, at="convs.0")
+    branches.allow_skipped = allow_skipped
     net = torch.compile(model, backend="eager")
     net(x)
     if allow_skipped:
@@ -391,7 +393,7 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
 
     model = Language()
     options = {"mask": mask_of(model, "attention_mask", [model.block]), "keep_tokens": True}
-    capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", **options)
+    capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, **options)
     net = way(model)
     for turn in range(3):
         tokens, mask = torch.randint(0, 11, (2, 5)), torch.tensor([[1] * 5, [1] * (turn + 1) + [0] * (4 - turn)])
@@ -430,7 +432,7 @@ def test_the_default_backend() -> None:
     for compiled in (False, True):
         torch.manual_seed(0)
         model, x = nn.Sequential(nn.Linear(7, 6), nn.Linear(6, CLASSES)), rows()
-        branches = attach(model, "0", x, CLASSES, 3)
+        branches = attach(model, x, CLASSES, at="0", head=Parallel(3))
         net = WithBranches(model, branches)
         # A pool of compilers and precompiled headers take longer to make than these two kernels.
         with torch._inductor.config.patch(compile_threads=1, cpp_cache_precompile_headers=False):

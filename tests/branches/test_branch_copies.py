@@ -14,7 +14,7 @@ from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows, 
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from asymtrain.branches import WithBranches, attach, clean
+from asymtrain.branches import Parallel, WithBranches, attach, clean
 from asymtrain.errors import UsageError
 
 AT = ["1", "3"]
@@ -22,7 +22,7 @@ AT = ["1", "3"]
 
 def test_ema_of_the_model() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_clean_takes_dead_hooks_off_a_copy(way: Callable[[nn.Module, Path], nn.M
     never, x = mlp().eval(), rows()
     model = copy.deepcopy(never)
     theirs: list[int] = []
-    branches = attach(model, [*AT, "(model)"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=[*AT, "(model)"])
     twin = way(model, tmp_path)
     twin[1].register_forward_hook(lambda *_: theirs.append(1))
     assert clean(twin) is twin
@@ -90,11 +90,11 @@ def test_clean_takes_dead_hooks_off_a_copy(way: Callable[[nn.Module, Path], nn.M
     branches.loss(targets())  # the original has its branches
 
 
-@pytest.mark.parametrize("options", [{}, {"pool": "none"}, {"detach": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"pool": "none"}, {"preset": "probe"}], ids=str)
 def test_an_export_of_an_attached_model_is_that_of_the_model(options: dict[str, object]) -> None:
     model, x = mlp().eval(), rows()
     expected = torch.export.export(model, (x,))
-    branches = attach(model, AT, x, CLASSES, **options)
+    branches = attach(model, x, CLASSES, at=AT, **options)
     model(x)
     losses = branches.losses(targets())
     exported = torch.export.export(model, (x,))
@@ -108,7 +108,7 @@ def test_an_export_of_an_attached_model_is_that_of_the_model(options: dict[str, 
 def test_an_attached_model_can_be_traced() -> None:
     """torch.jit.trace calls the model several times, and compares what it did."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     model(x)  # tells that outputs with gradients can be held; the trace is compared with one without gradients
     assert torch.equal(torch.jit.trace(model, (x,))(x), model(x))
     branches.strip()
@@ -116,7 +116,7 @@ def test_an_attached_model_can_be_traced() -> None:
 
 def test_clean_takes_live_hooks_off() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     model(x)
     clean(nn.Sequential(model))
     assert not hooks_in(model)
@@ -131,7 +131,7 @@ def test_clean_takes_live_hooks_off() -> None:
 
 def test_copies_of_a_model_whose_forward_has_another_name(tmp_path: Path) -> None:
     model, x = Decorated(), rows()
-    branches = attach(model, "part.0", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="part.0")
     expected = model(x, scale=3.0)
     for twin in (copy.deepcopy(model), saved(model, tmp_path)):
         assert twin.forward.__self__ is twin
@@ -142,7 +142,7 @@ def test_copies_of_a_model_whose_forward_has_another_name(tmp_path: Path) -> Non
 
 def test_a_saved_model_loads_where_asymtrain_is_not_installed(tmp_path: Path) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     torch.save((model, x, model(x)), tmp_path / "model.pt")
     code = (
         "import sys, torch; sys.modules['asymtrain'] = None\n"
@@ -155,7 +155,7 @@ def test_a_saved_model_loads_where_asymtrain_is_not_installed(tmp_path: Path) ->
 
 def test_a_copy_of_branches_is_on_no_model() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES, 3)
+    branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
     model(x)
     for twin in (copy.deepcopy(branches), pickle.loads(pickle.dumps(branches))):
         assert_same_bits(bits_of(twin), bits_of(branches))
@@ -168,7 +168,7 @@ def test_a_copy_of_branches_is_on_no_model() -> None:
 
 def test_connecting_to_another_model_leaves_the_first() -> None:
     first, second, x = mlp(), mlp(), rows()
-    branches = attach(first, AT, x, CLASSES)
+    branches = attach(first, x, CLASSES, at=AT)
     branches.connect(second)
     assert not hooks_in(first)
     second(x)
@@ -180,7 +180,7 @@ def test_connecting_to_another_model_leaves_the_first() -> None:
 
 def test_copies_of_the_pair_are_whole() -> None:
     model, x = mlp().eval(), rows()
-    net = WithBranches(model, attach(model, AT, x, CLASSES, 3))
+    net = WithBranches(model, attach(model, x, CLASSES, at=AT, head=Parallel(3)))
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), AveragedModel(net).module):
         output, logits = twin(x)
         expected, theirs = copy.deepcopy(net)(x)
@@ -196,7 +196,7 @@ def test_copies_of_the_pair_are_whole() -> None:
 
 def test_a_copy_of_a_stripped_pair_stays_stripped() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     net = WithBranches(model, branches)
     branches.strip()
     twin = copy.deepcopy(net)

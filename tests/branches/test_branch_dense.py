@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asymtrain.branches import Branches, attach
+from asymtrain.branches import Branches, Dense, Parallel, attach
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Huber
 
 C, VOCABULARY = 4, 11
 
@@ -64,14 +65,14 @@ def masks(*shape: int) -> Tensor:
 def at_pixels(unet: tuple[nn.Module, Tensor], at: str = "down", **options: object) -> Branches:
     """Branches at every pixel, after a forward."""
     model, x = unet
-    branches = attach(model, at, x, C, **{"pool": "none", **options})
+    branches = attach(model, x, C, at=at, **{"pool": "none", **options})
     model(x)
     return branches
 
 
 def at_tokens(model: nn.Module, tokens: Tensor, at: str = "blocks.1", **options: object) -> Branches:
     """Branches at every token, after a forward."""
-    branches = attach(model, at, tokens, VOCABULARY, **{**TAGS, **options})
+    branches = attach(model, tokens, VOCABULARY, at=at, **{**TAGS, **options})
     model(tokens)
     return branches
 
@@ -81,9 +82,9 @@ def at_tokens(model: nn.Module, tokens: Tensor, at: str = "blocks.1", **options:
 def test_maps_are_rows_of_pixels(unet: tuple[nn.Module, Tensor], objective: str, activation: str) -> None:
     """Against branches that read every pixel as a sample of its own."""
     model, x = unet
-    options = {"redundancy": 3, "activation": activation, "objective": objective}
-    dense = attach(model, "down", x, C, pool="none", **options)
-    by_pixel = attach(model, "down", x, C, pool=lambda h: h.movedim(1, -1).flatten(0, 2), name="pixels", **options)
+    options = {"head": Parallel(3, activation=activation), "objective": objective}
+    dense = attach(model, x, C, at="down", pool="none", **options)
+    by_pixel = attach(model, x, C, at="down", pool=lambda h: h.movedim(1, -1).flatten(0, 2), **options)
     model(x)
     y = masks(2, 8, 6)
     y[0, :3] = -100
@@ -105,7 +106,7 @@ def test_values_for_each_class_and_pixel(unet: tuple[nn.Module, Tensor]) -> None
 
 def test_one_output_takes_targets_without_a_class_axis(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
-    branches = attach(model, "down", x, outputs=1, pool="none", objective="huber")
+    branches = attach(model, x, at="down", objective=Huber(outputs=1), pool="none")
     depth = model(x).detach()[:, 0]
     expected = F.huber_loss(branches.logits()["down"], depth[:, None])
     assert torch.allclose(branches.loss(depth), expected)
@@ -115,7 +116,7 @@ def test_one_output_takes_targets_without_a_class_axis(unet: tuple[nn.Module, Te
 @pytest.mark.parametrize("resize", ["targets", "logits"])
 def test_resolutions_that_differ(unet: tuple[nn.Module, Tensor], resize: str) -> None:
     model, x = unet
-    branches = attach(model, ["down", "middle"], x, C, pool="none", objective="softmax", resize=resize)
+    branches = attach(model, x, C, at=["down", "middle"], objective="softmax", pool=Dense(resize))
     model(x)
     y, logits = masks(2, 8, 6), branches.logits()
     assert logits["middle"].shape == (2, C, 4, 3)
@@ -164,11 +165,9 @@ def test_a_pooled_layer_says_how_positions_are_kept(unet: tuple[nn.Module, Tenso
 def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
     model, _ = language
     x = torch.randint(VOCABULARY, (2, 7))  # a class token, and 3 x 2 patches
-    tokens = attach(model, "blocks.*", x, C, preset="deep_supervision", layout="BTD")
-    maps = attach(
-        model, "blocks.*", x, C, preset="deep_supervision", name="maps", layout="BCHW",
-        output=lambda tokens: tokens[:, 1:].mT.unflatten(-1, (3, 2)),
-    )  # fmt: skip
+    tokens = attach(model, x, C, at="blocks.*", preset="deep_supervision", layout="BTD")
+    as_maps = {"layout": "BCHW", "output": lambda tokens: tokens[:, 1:].mT.unflatten(-1, (3, 2))}
+    maps = attach(model, x, C, at="blocks.*", preset="deep_supervision", **as_maps)
     model(x)
     y = masks(2, 9, 6)
     with pytest.raises(UsageError, match=r"'blocks.0': .* got \(2, 9, 6\): .* make maps of the tokens"):
@@ -188,7 +187,7 @@ def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
             return self.last(x.movedim(1, -1)).mean((1, 2)) + self.time(x.flatten(2).permute(2, 0, 1)).mean(0)
 
     model, x = Odd(), torch.randn(2, 3, 5, 4)
-    branches = attach(model, ["last", "time"], x, C, pool="none", layout={"last": "BHWC", "time": "TBD"})
+    branches = attach(model, x, C, at=["last", "time"], pool="none", layout={"last": "BHWC", "time": "TBD"})
     model(x)
     logits = branches.logits()
     assert {name: tuple(values.shape) for name, values in logits.items()} == {"last": (2, C, 5, 4), "time": (2, 20, C)}
@@ -211,8 +210,8 @@ def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tens
     labels[0, 3:] = -100
     with pytest.raises(UsageError, match=r"the model's own inputs.*shift=1.*shift=0"):
         at_tokens(model, tokens).loss(labels)
-    assert at_tokens(model, tokens, shift=0, name="meant").loss(tokens) > 0
-    assert at_tokens(model, tokens, name="tagging").loss((tokens + 1) % VOCABULARY) > 0
+    assert at_tokens(model, tokens, shift=0).loss(tokens) > 0
+    assert at_tokens(model, tokens).loss((tokens + 1) % VOCABULARY) > 0
 
     class Batched(nn.Module):
         def __init__(self) -> None:
@@ -223,7 +222,7 @@ def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tens
             return self.inner(batch["words"])
 
     outer, batch = Batched(), {"scale": torch.ones(3, 5), "words": tokens}
-    branches = attach(outer, "inner.blocks.1", (batch,), VOCABULARY, **TAGS)
+    branches = attach(outer, (batch,), VOCABULARY, at="inner.blocks.1", **TAGS)
     outer(batch)
     with pytest.raises(UsageError, match="the model's own inputs"):
         branches.loss(tokens)
@@ -251,7 +250,7 @@ def test_the_default_shift_of_a_causal_model_takes_no_shifted_targets(options: d
     model = hugging_face("GPT2", "LMHeadModel")
     text = torch.randint(23, (3, 7))
     tokens, later = text[:, :-1], text[:, 1:]
-    branches = attach(model, "transformer.h.0", {"input_ids": tokens}, 23, **options)
+    branches = attach(model, {"input_ids": tokens}, 23, at="transformer.h.0", **options)
     model(tokens)
     with pytest.raises(UsageError, match="shifted by one already"):
         branches.loss(later)
@@ -271,7 +270,7 @@ def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Mod
         with pytest.raises(UsageError, match=rf"5 positions, and the targets have 4: .*{remedy}"):
             branches.loss(tokens[:, 1:])
         branches.strip()
-    branches = at_tokens(model, tokens, shift=1, resize="targets")
+    branches = at_tokens(model, tokens, shift=1, pool=Dense("targets"))
     model(tokens, padding=torch.ones(3, 5))
     for labels in (tokens[:, 1:], tokens.repeat(1, 2)):
         with pytest.raises(UsageError, match=r"labels of all tokens .* which shift=1 moves"):
@@ -295,10 +294,8 @@ def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module
     model, tokens = language
     padding = torch.ones(3, 5)
     padding[0, 2:] = padding[1, 4:] = 0
-    pooled = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", mask=mask)
-    dense = attach(
-        model, "blocks.1", tokens, VOCABULARY, layout="BTD", pool="none", name="dense", mask=mask, objective="softmax"
-    )
+    pooled = attach(model, tokens, VOCABULARY, at="blocks.1", layout="BTD", mask=mask)
+    dense = attach(model, tokens, VOCABULARY, at="blocks.1", objective="softmax", layout="BTD", pool="none", mask=mask)
     model(tokens, padding=padding)
     feature = model.blocks[1](model.words(tokens) + model.blocks[0](model.words(tokens)).relu())
     mean = torch.stack([feature[b, : int(padding[b].sum())].mean(0) for b in range(3)])
@@ -313,8 +310,8 @@ def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module
 
 def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
     model, tokens = language
-    pooled = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", mask="padding")
-    dense = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", pool="none", name="dense", mask=None)
+    pooled = attach(model, tokens, VOCABULARY, at="blocks.1", layout="BTD", mask="padding")
+    dense = attach(model, tokens, VOCABULARY, at="blocks.1", layout="BTD", pool="none", mask=None)
     model(tokens, padding=torch.ones(3, 4))
     with pytest.raises(UsageError, match=r"5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
         pooled.loss(tokens[:, 0])
@@ -325,7 +322,7 @@ def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
         with pytest.raises(UsageError, match=r"the targets need \(3,\)"):
             pooled.loss(torch.rand(3, VOCABULARY), mask=torch.ones(shape))
     with pytest.raises(UsageError, match="`mask` is the name"):
-        attach(model, "blocks.0", tokens, VOCABULARY, layout="BTD", mask=torch.ones(3, 5))
+        attach(model, tokens, VOCABULARY, at="blocks.0", layout="BTD", mask=torch.ones(3, 5))
 
 
 def additive(tokens: Tensor) -> Tensor:
@@ -341,7 +338,7 @@ def additive(tokens: Tensor) -> Tensor:
 def test_masks_that_mean_another_thing_are_refused(language: tuple[nn.Module, Tensor], mask: object, pool: str) -> None:
     """Added to attention scores, 0 is what counts; a `key_padding_mask` of torch is False there."""
     model, tokens = language
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask=mask)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.*", layout="BTD", pool=pool, mask=mask)
     model(tokens)
     y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
     for ask in (branches.loss, branches.accuracies):
@@ -366,7 +363,7 @@ def test_an_argument_that_is_one_at_padding_is_refused(
     at_padding = torch.arange(5) >= torch.tensor([[2], [5], [4]])
     at_padding = at_padding.flip(1) if flipped else at_padding
     y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask=name)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.*", layout="BTD", pool=pool, mask=name)
     for mask in (at_padding, at_padding.float()):
         model(tokens, mask)
         with pytest.raises(UsageError, match=rf"the model's {name} looks like 1 at padding, .* Attach with mask=, a f"):
@@ -388,7 +385,7 @@ def test_masks_that_may_be_meant_are_taken(
     language: tuple[nn.Module, Tensor], mask: object, counted: list[list[int]]
 ) -> None:
     model, tokens = language
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", mask=mask)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.*", layout="BTD", mask=mask)
     model(tokens, padding=torch.tensor(counted))
     assert branches.loss(tokens[:, 0]) > 0
 
@@ -396,9 +393,9 @@ def test_masks_that_may_be_meant_are_taken(
 def test_the_padding_mask_of_torch_is_refused_by_its_name() -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
     with pytest.raises(UsageError, match=r"src_key_padding_mask is True at padding, .* returns the opposite"):
-        attach(model, "layers.*", torch.randn(3, 5, 8), C, mask="src_key_padding_mask")
+        attach(model, torch.randn(3, 5, 8), C, at="layers.*", mask="src_key_padding_mask")
     branches = attach(
-        model, "layers.*", torch.randn(3, 5, 8), C, mask=lambda src, src_key_padding_mask: ~src_key_padding_mask
+        model, torch.randn(3, 5, 8), C, at="layers.*", mask=lambda src, src_key_padding_mask: ~src_key_padding_mask
     )
     model(torch.randn(3, 5, 8), src_key_padding_mask=torch.arange(5).expand(3, 5) > 2)
     assert branches.loss(torch.arange(3)) > 0
@@ -411,7 +408,7 @@ def test_the_padding_mask_of_torch_is_refused_by_its_name() -> None:
 def test_what_is_masked_may_be_anything(unet: tuple[nn.Module, Tensor], objective: object, values: bool) -> None:
     """Missing depths are NaN, and pixels at the border 255."""
     model, x = unet
-    branches = attach(model, "down", x, C, pool="none", objective=objective)
+    branches = attach(model, x, C, at="down", objective=objective, pool="none")
     mask = torch.rand(2, 8, 6) > 0.5
     known = torch.rand(2, C, 8, 6) if values else masks(2, 8, 6).byte()
     y = known.masked_fill(~mask.unsqueeze(1), float("nan")) if values else known.masked_fill(~mask, 255)
@@ -434,25 +431,25 @@ def test_ones_own_objective_of_values_takes_no_mask(unet: tuple[nn.Module, Tenso
 
 def test_a_mask_of_samples(language: tuple[nn.Module, Tensor]) -> None:
     model, tokens = language
-    branches = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD")
+    branches = attach(model, tokens, VOCABULARY, at="blocks.1", layout="BTD")
     model(tokens)
     y, kept = tokens[:, 0], torch.tensor([True, False, True])
     logits = {name: values[kept] for name, values in branches.logits().items()}
     assert torch.allclose(branches.loss(y, mask=kept), branches.loss(y[kept], logits=logits))
 
 
-@pytest.mark.parametrize("resize", [None, "targets"])
+@pytest.mark.parametrize("pool", [Dense(), Dense("targets")], ids=str)
 def test_ones_own_objective_of_positions_needs_targets_with_positions(
-    unet: tuple[nn.Module, Tensor], resize: str | None
+    unet: tuple[nn.Module, Tensor], pool: Dense
 ) -> None:
     with pytest.raises(UsageError, match=r"targets must have shape \(2, 8, 6\) .* got \(2,\)$"):
-        at_pixels(unet, objective=lambda logits, y: logits.mean(), resize=resize).loss(torch.tensor([0, 1]))
+        at_pixels(unet, objective=lambda logits, y: logits.mean(), pool=pool).loss(torch.tensor([0, 1]))
 
 
 def test_ones_own_objective_sees_the_usual_shapes(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
-    branches = attach(model, ["down", "middle"], x, C, pool="none", objective=F.cross_entropy, resize="targets")
-    by_name = attach(model, ["down", "middle"], x, C, pool="none", objective="softmax", resize="targets", name="named")
+    branches = attach(model, x, C, at=["down", "middle"], objective=F.cross_entropy, pool=Dense("targets"))
+    by_name = attach(model, x, C, at=["down", "middle"], objective="softmax", pool=Dense("targets"))
     model(x)
     y = masks(2, 8, 6)
     assert torch.allclose(branches.loss(y), by_name.loss(y))
@@ -462,7 +459,7 @@ def test_ones_own_objective_sees_the_usual_shapes(unet: tuple[nn.Module, Tensor]
 def test_branches_that_keep_positions_leave_the_model_alone(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
     before = model(x)
-    branches = attach(model, "*", x, C, pool="none", objective="softmax", resize="logits", redundancy=2)
+    branches = attach(model, x, C, at="*", objective="softmax", head=Parallel(2), pool=Dense("logits"))
     assert torch.equal(model(x), before)
     branches.loss(masks(2, 8, 6)).backward()
     assert all(parameter.grad is not None for parameter in (*model.down.parameters(), *branches.parameters()))
@@ -548,7 +545,7 @@ def test_a_causal_model_of_hugging_face_needs_no_options() -> None:
     tokens, mask = torch.randint(23, (3, 6)), torch.ones(3, 6, dtype=torch.int64)
     mask[1, 4:] = 0
     sample = {"input_ids": tokens, "attention_mask": mask}
-    branches = attach(model, [0, 1], sample, 23, preset="early_exit")
+    branches = attach(model, sample, 23, at=[0, 1], preset="early_exit")
     output = model(**sample, output_hidden_states=True)
     labels = tokens.masked_fill(mask == 0, -100)
     logits = model.lm_head(model.transformer.ln_f(output.hidden_states[1]))
@@ -564,8 +561,8 @@ def test_a_decoder_has_padding_of_its_own() -> None:
     read[:, 2:] = written[1, 4:] = 0
     labels = torch.randint(1, 23, (3, 6))
     options = {"sample": {"input_ids": labels.flip(1), "labels": labels}, "classes": 23, "objective": "softmax"}
-    decoder = attach(model, "decoder.block.0", pool="none", shift=0, **options)
-    encoder = attach(model, "encoder.block.0", **options)
+    decoder = attach(model, at="decoder.block.0", pool="none", shift=0, **options)
+    encoder = attach(model, at="encoder.block.0", **options)
     inputs = {**options["sample"], "attention_mask": read}
 
     model(**inputs)
@@ -578,7 +575,7 @@ def test_a_decoder_has_padding_of_its_own() -> None:
     rows = feature[:, :2].mean(1) @ encoder.head("encoder.block.0").live.T
     assert torch.allclose(encoder.logits()["encoder.block.0"], rows, atol=1e-5)
 
-    both = attach(model, "*.block.1", name="both", **options)
+    both = attach(model, at="*.block.1", **options)
     with pytest.raises(UsageError, match="have different padding: attach to each side by itself"):
         model(**inputs)
     both.strip()
@@ -588,7 +585,7 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
     model = hugging_face("Bart", "ForSequenceClassification")
     text = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])
     sample = {"input_ids": text, "attention_mask": (text != 1).long()}
-    branches = attach(model, "model.*coder.layers.0", sample, 3)
+    branches = attach(model, sample, 3, at="model.*coder.layers.0")
     output = model(**sample, output_hidden_states=True)
     feature = output.decoder_hidden_states[1]
     rows = torch.stack([feature[0].mean(0), feature[1, :2].mean(0)])
@@ -599,7 +596,7 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
 def test_the_decoders_mask_is_not_one_at_padding_either() -> None:
     model = hugging_face("T5", "ForConditionalGeneration")
     text = torch.randint(1, 23, (3, 5))
-    branches = attach(model, "decoder.block.0", {"input_ids": text, "labels": text}, 4)
+    branches = attach(model, {"input_ids": text, "labels": text}, 4, at="decoder.block.0")
     model(text, labels=text, decoder_attention_mask=torch.arange(5) >= torch.tensor([[2], [5], [4]]))
     with pytest.raises(UsageError, match="decoder_attention_mask looks like 1 at padding"):
         branches.loss(torch.arange(3))
@@ -631,8 +628,8 @@ def test_the_usual_mask_is_of_the_input_that_it_masks(pool: str, with_mask: bool
     losses = {}
     for name, rule in (("usual", "attention_mask"), ("none", None), ("own", lambda *_, attention_mask: attention_mask)):
         sample = {"target": target, "source": source} | ({"attention_mask": mask} if with_mask else {})
-        options = {"pool": pool, "mask": rule, "name": name, "layout": "BTD", "objective": "softmax"}
-        branches = attach(model, ["source", "target"], sample, VOCABULARY, **options)
+        options = {"pool": pool, "mask": rule, "layout": "BTD", "objective": "softmax"}
+        branches = attach(model, sample, VOCABULARY, at=["source", "target"], **options)
         model(target, source, attention_mask=mask)
         losses[name] = branches.losses(y)
         branches.strip()
@@ -649,7 +646,7 @@ def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
     model, mask = transformers.CLIPModel(config).eval(), torch.ones(3, 17, dtype=torch.int64)
     mask[1, 9:] = 0
     inputs = {"input_ids": torch.randint(2, 50, (3, 17)), "pixel_values": torch.randn(3, 3, 16, 16)}
-    branches = attach(model, "*_model.encoder.layers.0", {**inputs, "attention_mask": mask}, 4)
+    branches = attach(model, {**inputs, "attention_mask": mask}, 4, at="*_model.encoder.layers.0")
     output = model(**inputs, attention_mask=mask, output_hidden_states=True)
     feature = output.vision_model_output.hidden_states[1]
     text, image = branches.layers
@@ -665,7 +662,7 @@ def test_inputs_that_must_be_as_long_as_the_mask_hide_nothing(more: str) -> None
     sample = {"input_ids": torch.randint(23, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.int64)}
     sample["attention_mask"][1, 4:] = 0
     sample[more] = torch.zeros(3, 6, dtype=torch.int64)
-    branches = attach(model, "bert.encoder.layer.0", sample, 4)
+    branches = attach(model, sample, 4, at="bert.encoder.layer.0")
     feature = model(**sample, output_hidden_states=True).hidden_states[1]
     (head,) = branches.heads.values()
     (logits,) = branches.logits().values()
@@ -686,7 +683,7 @@ class Causal(Language):
 def test_a_mask_of_nothing_that_is_shown_is_refused(batch: int, seen: int, pool: str) -> None:
     model, tokens = Causal(), torch.randint(VOCABULARY, (batch, 5))
     mask = torch.ones(5, 5).tril()
-    branches = attach(model, "blocks.0", (tokens[:seen], mask), VOCABULARY, pool=pool, layout="BTD")
+    branches = attach(model, (tokens[:seen], mask), VOCABULARY, at="blocks.0", pool=pool, layout="BTD")
     model(tokens, mask)
     y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
     with pytest.raises(UsageError, match=r"nothing shows that the model's mask is about them.*mask=None"):
@@ -696,7 +693,7 @@ def test_a_mask_of_nothing_that_is_shown_is_refused(batch: int, seen: int, pool:
 @pytest.mark.parametrize("mask", [torch.ones(3), torch.ones(3, 1, 5, 5)], ids=["samples", "scores"])
 def test_usual_masks_of_other_shapes_are_no_crash(mask: Tensor) -> None:
     model, tokens = Usual(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, "blocks.0", (tokens, mask), VOCABULARY, layout="BTD")
+    branches = attach(model, (tokens, mask), VOCABULARY, at="blocks.0", layout="BTD")
     model(tokens, mask)
     with pytest.raises(UsageError, match="nothing shows"):
         branches.loss(tokens[:, 0])
@@ -704,7 +701,7 @@ def test_usual_masks_of_other_shapes_are_no_crash(mask: Tensor) -> None:
 
 def test_a_sample_without_the_mask_may_not_show_whose_it_is() -> None:
     model, texts = Translator(), (torch.randint(VOCABULARY, (3, 4)), torch.randint(VOCABULARY, (3, 5)))
-    branches = attach(model, "target", texts, VOCABULARY, layout="BTD")
+    branches = attach(model, texts, VOCABULARY, at="target", layout="BTD")
     model(*texts)
     assert branches.loss(torch.arange(3)) > 0
     model(*texts, torch.ones(3, 5))

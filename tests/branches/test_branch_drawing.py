@@ -4,7 +4,7 @@ import pytest
 import torch
 from branch_zoo import CLASSES, mlp, rows
 
-from asymtrain.branches import attach, draw_branches
+from asymtrain.branches import Parallel, attach, draw_branches
 
 
 @pytest.mark.parametrize("classes", [3, 10])
@@ -47,7 +47,7 @@ def test_branches_are_keyed_from_the_last() -> None:
 
 
 def test_attach_uses_this_draw() -> None:
-    branches = attach(mlp(), ["1", "3"], rows(), CLASSES, 4, seed=5)
+    branches = attach(mlp(), rows(), CLASSES, at=["1", "3"], head=Parallel(4), seed=5)
     drawn = draw_branches(5, [8, 6], CLASSES, 4)
     assert all(torch.equal(branches.head(name).weights, one) for name, one in zip(branches.layers, drawn, strict=True))
     assert torch.equal(branches.head("1").live, drawn[0][-1])

@@ -43,7 +43,7 @@ def test_everything_is_put_back(width: int) -> None:
     before, last = bits_of(model), model.last
     state, python_state, drawn = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]
     with nullcontext() if width == 7 else pytest.raises(UsageError, match="cannot be called"):
-        attach(model, "layer", x, CLASSES)
+        attach(model, x, CLASSES, at="layer")
     assert set(model.modes) == {(False, False)}  # every run in eval mode, without gradients
     assert_same_bits(bits_of(model), before)
     assert model.last is last
@@ -69,7 +69,7 @@ class Caching(nn.Module):
 
 def test_caches_hold_what_the_sample_left_there() -> None:
     model = Caching()
-    attach(model, "block", torch.randint(0, 30, (4, 9)), CLASSES)
+    attach(model, torch.randint(0, 30, (4, 9)), CLASSES, at="block")
     assert model.length == 9
     assert model.scale is not None
     assert len(model.scale) == 9
@@ -89,7 +89,7 @@ class Graph(nn.Module):
 
 def test_a_sample_whose_rows_belong_together_is_called_once() -> None:
     edges = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
-    assert attach(Graph(), "embed", (torch.randn(5, 4), edges), CLASSES).head("embed").width == 6
+    assert attach(Graph(), (torch.randn(5, 4), edges), CLASSES, at="embed").head("embed").width == 6
 
 
 class OfFixedBatch(nn.Module):
@@ -103,7 +103,7 @@ class OfFixedBatch(nn.Module):
 
 
 def test_a_model_of_one_batch_size_is_read_by_what_one_call_tells() -> None:
-    assert attach(OfFixedBatch(), "embed", torch.randn(3, 7, 4), CLASSES).readers["embed"].layout == "BTD"
+    assert attach(OfFixedBatch(), torch.randn(3, 7, 4), CLASSES, at="embed").readers["embed"].layout == "BTD"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ NESTED = ([torch.randn(4, 4, 4), torch.randn(4, 4, 4)], {"mask": torch.ones(4, 4
 @pytest.mark.parametrize("sample", [NESTED, Batch(torch.randn(4, 4, 4))], ids=["nested", "dataclass"])
 def test_samples_of_several_tensors_are_varied_as_a_whole(sample: object) -> None:
     """They have as many tokens as samples and features."""
-    assert attach(Parts(), "block", sample, CLASSES).readers["block"].layout == "BTD"
+    assert attach(Parts(), sample, CLASSES, at="block").readers["block"].layout == "BTD"
 
 
 def test_an_output_that_no_sample_changes_is_refused() -> None:
@@ -149,7 +149,7 @@ def test_an_output_that_no_sample_changes_is_refused() -> None:
 
     # Three positions for a batch of three: the shape alone looks like rows.
     with pytest.raises(UsageError, match="3 rows that are not those of the batch: pass layout='BD'"):
-        attach(Positions(), "positions", torch.randn(3, 3, 4), CLASSES)
+        attach(Positions(), torch.randn(3, 3, 4), CLASSES, at="positions")
 
 
 class Parted(nn.Module):
@@ -194,29 +194,29 @@ class OfParts(nn.Module):
 def test_a_first_tensor_without_gradient_is_refused_where_others_have_one(kind: str, told: str) -> None:
     model, x = OfParts(kind), rows()
     with pytest.raises(UsageError, match=f"'b.0' gives several .* no gradient .*: pass {told}"):
-        attach(model, "b.*", x, CLASSES)
+        attach(model, x, CLASSES, at="b.*")
     assert not any(buffer.requires_grad for buffer in model.buffers())
 
 
 def test_a_tensor_without_gradient_may_be_meant() -> None:
     model, x, y = OfParts(), rows(), torch.tensor([0, 1, 2])
-    for given in ({"output": "mask"}, {"detach": True}):
-        with attach(model, "b.*", x, CLASSES, **given) as branches:
+    for given in ({"output": "mask"}, {"preset": "probe"}):
+        with attach(model, x, CLASSES, at="b.*", **given) as branches:
             model(x)
             branches.loss(y).backward()
-    with attach(model, "b.*", x, CLASSES, output="h") as branches:
+    with attach(model, x, CLASSES, at="b.*", output="h") as branches:
         model(x)
         branches.loss(y).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.requires_grad_(False)  # nothing has a gradient, so its absence tells nothing
-    assert attach(model, "b.*", x, CLASSES).head("b.0").width == 1
+    assert attach(model, x, CLASSES, at="b.*").head("b.0").width == 1
 
 
 def test_the_look_for_gradients_is_no_forward_of_other_branches() -> None:
     model, x = OfParts(), rows()
-    first = attach(model, "b.*", x, CLASSES, output="h")
+    first = attach(model, x, CLASSES, at="b.*", output="h")
     with pytest.raises(UsageError, match="several floating-point tensors"):
-        attach(model, "b.*", x, CLASSES, name="second", layout="BD")
+        attach(model, x, CLASSES, at="b.*", layout="BD")
     with pytest.raises(UsageError, match="no forward has reached the branches"):
         first.loss(torch.tensor([0, 1, 2]))
 
@@ -233,7 +233,7 @@ def test_models_that_are_prepared_for_quantisation(backend: str, version: int) -
     model.qconfig = quantization.get_default_qat_qconfig(backend, version)
     quantization.prepare_qat(model, inplace=True)
     x, before = torch.randn(4, 3, 8, 8), bits_of(model)
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     assert {reader.layout for reader in branches.readers.values()} == {"BCHW"}
     assert_same_bits(bits_of(model), before)
     model(x)
@@ -263,13 +263,13 @@ class Norm(nn.LayerNorm):
 def test_nested_tensors_before_a_pooling_layer(layout: torch.layout) -> None:
     model = Ragged()
     x = torch.nested.nested_tensor([torch.randn(2, 7), torch.randn(5, 7)], layout=layout)
-    branches = attach(model, "head", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="head")
     model(x)
     branches.loss(torch.tensor([0, 1])).backward()
     assert branches.head("head").live.grad.any()
     for layer in ("layer", "norm"):
         with pytest.raises(UsageError, match="gives a nested tensor"):
-            attach(model, layer, x, CLASSES)
+            attach(model, x, CLASSES, at=layer)
 
 
 class Odd(nn.Module):
@@ -304,16 +304,16 @@ class Lenient(dict[str, Tensor]):
 @pytest.mark.parametrize("pool", ["mean", "class_token", "none"])
 def test_a_layer_that_gives_a_scalar(pool: str) -> None:
     with pytest.raises(UsageError, match="a single number"):
-        attach(Odd(torch.mean), "odd", rows(), CLASSES, pool=pool)
+        attach(Odd(torch.mean), rows(), CLASSES, at="odd", pool=pool)
 
 
 @pytest.mark.parametrize("kind", [dict, Lenient, UserDict])
 def test_mappings_of_any_class(kind: Callable[..., object]) -> None:
     model, x = Odd(lambda value: kind(feature=value, count=value.long())), rows()
-    attach(model, "odd", x, CLASSES, output="feature").strip()
+    attach(model, x, CLASSES, at="odd", output="feature").strip()
     for output, fault in (
         ("features", "at output='features' .* parts feature, count"),
         ("count", "no floating-point tensor"),
     ):
         with pytest.raises(UsageError, match=fault):
-            attach(model, "odd", x, CLASSES, output=output)
+            attach(model, x, CLASSES, at="odd", output=output)

@@ -10,7 +10,7 @@ from branch_zoo import CLASSES, VIT, Tied, bits_of, images, mlp, rows, targets, 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from asymtrain.branches import attach
+from asymtrain.branches import Parallel, attach
 from asymtrain.branches._capture import Capture
 from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Pool, Reader
@@ -37,7 +37,7 @@ class Steps(nn.Module):
 
 def test_no_answer_before_a_forward() -> None:
     model = mlp()
-    branches = attach(model, "1", rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at="1")
     for ask in (branches.logits, lambda: branches.loss(targets()), lambda: branches.accuracies(targets())):
         with pytest.raises(UsageError, match=r"no forward has reached the branches: call the model.*torch.compile"):
             ask()
@@ -45,7 +45,7 @@ def test_no_answer_before_a_forward() -> None:
 
 def test_a_submodules_call_is_not_a_forward() -> None:
     outer = nn.Sequential(mlp())
-    branches = attach(outer, "0.1", rows(), CLASSES)
+    branches = attach(outer, rows(), CLASSES, at="0.1")
     outer[0](rows())
     with pytest.raises(UsageError, match=r"a call of a submodule, of .forward\(\) or of a copy"):
         branches.loss(targets())
@@ -53,7 +53,7 @@ def test_a_submodules_call_is_not_a_forward() -> None:
 
 def test_the_latest_forward_counts_whatever_its_mode() -> None:
     model = mlp()
-    branches = attach(model, "1", rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at="1")
     first, second = rows(), rows()
     model(first)
     with torch.no_grad():
@@ -62,13 +62,13 @@ def test_the_latest_forward_counts_whatever_its_mode() -> None:
         assert torch.equal(branches.logits()["1"], expected)
         branches.loss(targets())  # without gradients on both sides: an evaluation
     branches.accuracies(targets())
-    with pytest.raises(UsageError, match=r"latest forward ran without gradients .* attach with detach=True"):
+    with pytest.raises(UsageError, match=r"latest forward ran without gradients .* attach with preset='probe'"):
         branches.loss(targets())
 
 
 def test_frozen_backbones_can_have_branches() -> None:
     model = mlp().requires_grad_(False)
-    branches = attach(model, "1", rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at="1")
     model(rows())
     branches.loss(targets()).backward()
     assert all(parameter.grad is not None for parameter in branches.parameters())
@@ -79,7 +79,7 @@ def test_gradients_accumulate() -> None:
     model = mlp().eval()
     twin = copy.deepcopy(model)
     x, y = torch.randn(8, 7), torch.arange(8) % CLASSES
-    branches, whole = attach(model, ["1", "3"], x, CLASSES), attach(twin, ["1", "3"], x, CLASSES)
+    branches, whole = attach(model, x, CLASSES, at=["1", "3"]), attach(twin, x, CLASSES, at=["1", "3"])
     for part in (slice(0, 4), slice(4, 8)):
         loss = F.cross_entropy(model(x[part]), y[part]) + branches.loss(y[part])
         (loss / 2).backward()
@@ -99,7 +99,6 @@ def test_gradients_accumulate() -> None:
         {"output": lambda rows: rows * 1},
         {"mask": lambda x: x.new_ones(len(x), 1)},
         {"head": "mlp"},
-        {"allow_skipped": True},
     ],
     ids=lambda options: next(iter(options), "held"),
 )
@@ -109,7 +108,7 @@ def test_a_backward_through_a_forward_without_its_loss_is_refused(
     options: dict[str, object], checkpointed: bool, steps: int
 ) -> None:
     model, x = Steps(), rows()
-    branches = attach(model, "blocks.*", x, CLASSES, **options)
+    branches = attach(model, x, CLASSES, at="blocks.*", **options)
     model.reentrant = False if checkpointed else None
     for _ in range(steps):
         (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
@@ -125,7 +124,7 @@ def test_a_backward_through_a_forward_without_its_loss_is_refused(
 
 def test_a_forward_that_is_forgotten_needs_no_loss() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     for _ in range(2):
         first = F.cross_entropy(model(x), targets())
         branches.forget()
@@ -139,7 +138,7 @@ def test_a_forward_that_is_forgotten_needs_no_loss() -> None:
 
 def test_a_recurrent_model_learns_from_its_last_step_where_the_others_are_forgotten() -> None:
     model, x = nn.Sequential(nn.Linear(7, 7), nn.Tanh()), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     state = model(x)
     with pytest.raises(UsageError, match="two calls of the model"):
         (model(state).sum() + branches.loss(targets())).backward()
@@ -152,7 +151,7 @@ def test_a_recurrent_model_learns_from_its_last_step_where_the_others_are_forgot
 
 def test_forwards_whose_features_nobody_wants_are_let_be() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     looked_at = model(x)
     for turn in range(4):
         loss = F.cross_entropy(model(x), targets())  # the graph of the turn before lives on in `loss`
@@ -181,7 +180,7 @@ class Counted:
 
 def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
     pool, model, x = Counted(), mlp().eval(), rows()
-    branches = attach(model, "2", x, CLASSES, pool=pool)
+    branches = attach(model, x, CLASSES, at="2", pool=pool)
     hook = branches._capture.layers["2"]
     with torch.no_grad():
         model(x)  # tells whether the model changes the output in place
@@ -204,7 +203,7 @@ def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["0", "2"], x, CLASSES)  # nn.ReLU(inplace=True) comes after the first
+    branches = attach(model, x, CLASSES, at=["0", "2"])  # nn.ReLU(inplace=True) comes after the first
     for _ in range(3):
         x = rows()
         with mode():
@@ -217,7 +216,9 @@ def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: ty
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, "0", x, CLASSES, output=lambda output: output * 1)  # nn.ReLU(inplace=True) comes after it
+    branches = attach(
+        model, x, CLASSES, at="0", output=lambda output: output * 1
+    )  # nn.ReLU(inplace=True) comes after it
     with mode():
         for _ in range(3):
             model(x)
@@ -255,7 +256,7 @@ class WritingSteps(nn.Module):
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], pool: Pool) -> None:
     model, x = WritingSteps(), rows()
-    branches = attach(model, "steps.*", x, CLASSES, output="x", pool=pool)
+    branches = attach(model, x, CLASSES, at="steps.*", output="x", pool=pool)
     with mode():
         for _ in range(3):
             given, expected = {"x": x}, {}
@@ -270,7 +271,7 @@ def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], po
 
 def test_a_feature_held_and_then_changed_is_refused() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, "2", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="2")
     with torch.no_grad():
         model(x)
         model(x)
@@ -289,7 +290,7 @@ class Whole(Reader):
 @pytest.mark.parametrize("layer", ["0", "1"])
 def test_changes_in_place_of_what_is_not_copied_are_refused(layer: str) -> None:
     model, x = mlp(), rows()
-    capture = Capture(model, {layer: Whole("BD", "mean")}, {layer: layer}, "branches")
+    capture = Capture(model, {layer: Whole("BD", "mean")}, {layer: layer})
     model(x)
     if layer == "0":  # nn.ReLU(inplace=True) comes after it
         with pytest.raises(UsageError, match=r"'0' gives a feature that the model changes in place .* inplace=False"):
@@ -316,7 +317,7 @@ def first_mask(*args: Tensor, **kwargs: Tensor) -> Tensor:
 def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
     model = Language()
     readers, rule = {"block": Whole("BTD", "mean")}, mask_of(model, mask, [model.block])
-    capture = Capture(model, readers, {"block": "block"}, "branches", mask=rule, keep_tokens=True)
+    capture = Capture(model, readers, {"block": "block"}, mask=rule, keep_tokens=True)
     tokens, counts, position = torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2), torch.zeros(5, 6)
     expected = tokens > 3 if callable(mask) else counts if mask == "attention_mask" else None
     feature = model.block(model.embed(tokens))
@@ -350,7 +351,7 @@ def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
             return self.head(self.block(torch.stack(parts).sum(0).cumsum(1)).mean(1))
 
     model, x = Sum(), torch.randn(3, 5, 6)
-    branches = attach(model, "block", (x, x), CLASSES)
+    branches = attach(model, (x, x), CLASSES, at="block")
     model(x, x)
     branches.loss(targets()).backward()
 
@@ -359,7 +360,7 @@ def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
 @pytest.mark.parametrize("end", ["forget", "strip", "forward"])
 def test_features_stay_until_they_are_dropped(training: bool, end: str) -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     made: list[weakref.ref[Tensor]] = []
     model[1].register_forward_hook(lambda *call: made.append(weakref.ref(call[-1])))
     with torch.set_grad_enabled(training):
@@ -375,22 +376,25 @@ def test_features_stay_until_they_are_dropped(training: bool, end: str) -> None:
 
 def test_skipped_layers_are_an_error_unless_allowed() -> None:
     model, x = Steps(), rows()
-    branches = attach(model, "blocks.*", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="blocks.*")
     model(x)
     model.skip = {1}
     model(x)
     # The first forward's feature of the second block must not be taken for this forward's.
-    with pytest.raises(UsageError, match=r"1 of 2 layers did not run .*\('blocks.1' first\): pass allow_skipped=True"):
+    with pytest.raises(
+        UsageError, match=r"1 of 2 layers did not run .*\('blocks.1' first\): set branches.allow_skipped = True"
+    ):
         branches.loss(targets())
     model.skip = {0, 1}
     model(x)
-    with pytest.raises(UsageError, match=r"2 of 2 layers did not run .* allow_skipped=True .* torch.compile"):
+    with pytest.raises(UsageError, match=r"2 of 2 layers did not run .*allow_skipped = True if .* torch.compile"):
         branches.loss(targets())
 
 
 def test_skipped_layers_are_left_out_where_allowed() -> None:
     model, x = Steps(), rows()
-    branches = attach(model, "blocks.*", x, CLASSES, allow_skipped=True)
+    branches = attach(model, x, CLASSES, at="blocks.*")
+    branches.allow_skipped = True
     model.skip = {0}
     model(x)
     assert list(branches.losses(targets())) == list(branches.accuracies(targets())) == ["blocks.1"]
@@ -407,21 +411,21 @@ def test_skipped_layers_are_left_out_where_allowed() -> None:
 @pytest.mark.parametrize("replaced", [[0], [0, 1]])
 def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
     model, x = Steps(), rows()
-    branches = attach(model, "blocks.*", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="blocks.*")
     for index in replaced:
         model.blocks[index] = nn.Linear(7, 7)
     model(x)
     with pytest.raises(UsageError, match=r"'blocks.0' first.* replaced after attach, strip"):
         branches.loss(targets())
     branches.strip()
-    again = attach(model, "blocks.*", x, CLASSES)
+    again = attach(model, x, CLASSES, at="blocks.*")
     model(x)
     again.loss(targets()).backward()
 
 
 def test_of_several_calls_the_last_counts() -> None:
     model, x = Tied(), rows()
-    branches = attach(model, "block", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="block")
     model(x)
     expected = model.block(model.block(model.stem(x))) @ branches.head("block").live.T
     assert torch.equal(branches.logits()["block"], expected)
@@ -434,7 +438,7 @@ def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool, poo
     """By block, and with the attached model itself in a checkpoint; also where the pool saves tensors of its own."""
     model, x = Steps(), rows()
     plain = copy.deepcopy(model)
-    branches, reference = (attach(one, "blocks.*", x, CLASSES, pool=pool) for one in (model, plain))
+    branches, reference = (attach(one, x, CLASSES, at="blocks.*", pool=pool) for one in (model, plain))
     calls: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     model.reentrant = None if whole else False
@@ -456,7 +460,7 @@ def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool, poo
 def test_hugging_faces_own_checkpointing() -> None:
     model, x = vit(), images()
     plain = copy.deepcopy(model)
-    branches, reference = (attach(one, f"{VIT}.*", x, CLASSES, pool="class_token") for one in (model, plain))
+    branches, reference = (attach(one, x, CLASSES, at=f"{VIT}.*", pool="class_token") for one in (model, plain))
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for one, own in ((model.train(), branches), (plain.train(), reference)):
         torch.manual_seed(3)
@@ -468,10 +472,10 @@ def test_hugging_faces_own_checkpointing() -> None:
 
 def test_reentrant_checkpointing_is_refused() -> None:
     model, x = Steps(), rows().requires_grad_()
-    branches = attach(model, "blocks.*", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="blocks.*")
     model.reentrant = True
     model(x)
-    with pytest.raises(UsageError, match=r"'blocks.0' ran without gradients .* use_reentrant=False.* detach=True"):
+    with pytest.raises(UsageError, match=r"'blocks.0' ran without gradients .* use_reentrant=False.* preset='probe'"):
         branches.loss(targets())
     model.reentrant = None
     checkpoint(model, x, use_reentrant=True)
@@ -481,7 +485,7 @@ def test_reentrant_checkpointing_is_refused() -> None:
 
 def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
     model, x = Steps(), rows()
-    branches = attach(model, "blocks.*", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="blocks.*")
     with pytest.raises(RuntimeError):
         model(torch.randn(3, 9))
     model(x)
@@ -490,7 +494,7 @@ def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
 
 def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     hook = next(iter(branches._capture.layers.values()))
     model(x)
     assert hook.caught is not None
@@ -512,7 +516,7 @@ def test_another_width_than_the_samples_is_refused() -> None:
             return self.same(x)
 
     model = Loose()
-    branches = attach(model, "same", rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at="same")
     model(torch.randn(3, 9))
     with pytest.raises(UsageError, match="'same' now gives 9 features, and gave 7 on the sample"):
         branches.loss(targets())
@@ -525,7 +529,7 @@ def test_another_width_than_the_samples_is_refused() -> None:
 
 def test_two_sets_of_branches_live_on_one_model() -> None:
     model, x = mlp(), rows()
-    first, second = attach(model, "1", x, CLASSES), attach(model, "3", x, 2, 4, "all")
+    first, second = attach(model, x, CLASSES, at="1"), attach(model, x, 2, at="3", head=Parallel(4, activation="all"))
     model(x)
     (first.loss(targets()) + second.loss(targets() % 2)).backward()
     first.strip()

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asymtrain.branches import Branches, _core, _fused, attach
+from asymtrain.branches import Branches, Linear, Parallel, _core, _fused, attach
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Sigmoid, find_objective
 
 SOFT = torch.softmax(torch.arange(15.0).view(3, CLASSES) % 4, 1)
 TARGETS = {"indices": targets(), "ignored": torch.tensor([1, -100, 3]), "values": SOFT}
 OPTIONS = {
     "sigmoid": {},
-    "class sum": {"class_reduction": "sum"},
+    "class sum": {"objective": Sigmoid("sum")},
     "softmax": {"objective": "softmax"},
-    "bias": {"bias": torch.linspace(-1, 1, CLASSES)},
+    "bias": {"head": Linear(torch.linspace(-1, 1, CLASSES))},
     "mse": {"objective": "mse"},
 }
 
@@ -44,7 +45,9 @@ def test_one_node_gives_the_general_numbers(case: Case, kind: str, options: dict
     model.double()
     sample = torch.utils._pytree.tree_map(lambda v: v.double() if v.is_floating_point() else v, sample)
     weights = {case.layers[0]: 0.5}
-    branches = attach(model, case.at, sample, CLASSES, 2, weights=weights, **{**case.options, **options})
+    branches = attach(
+        model, sample, CLASSES, at=case.at, weights=weights, **{"head": Parallel(2), **case.options, **options}
+    )
     inputs = [*branches.parameters(), *(p for p in model.parameters() if p.requires_grad)]
 
     def loss() -> Tensor:
@@ -60,7 +63,7 @@ def test_one_node_gives_the_general_numbers(case: Case, kind: str, options: dict
 
 def test_bfloat16_features(bfloat16_on_any_cpu: None) -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1)).bfloat16(), torch.randn(3, 3, 8, 8)
-    branches = attach(model, "*", x.bfloat16(), CLASSES, layout="BCHW")
+    branches = attach(model, x.bfloat16(), CLASSES, at="*", layout="BCHW")
 
     def loss() -> Tensor:
         model(x.bfloat16())
@@ -74,7 +77,7 @@ def test_bfloat16_features(bfloat16_on_any_cpu: None) -> None:
 
 def test_second_derivatives() -> None:
     model, x = mlp().double().eval(), rows().double()
-    branches = attach(model, ["1", "3"], x, CLASSES, bias=torch.zeros(CLASSES))
+    branches = attach(model, x, CLASSES, at=["1", "3"], head=Linear(torch.zeros(CLASSES)))
     weight = model[0].weight
 
     def curvature() -> Tensor:
@@ -88,7 +91,7 @@ def test_second_derivatives() -> None:
 
 def test_a_graph_that_is_kept_can_be_used_again() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     model(x)
     loss = branches.loss(targets())
     first = torch.autograd.grad(loss, model[0].weight, retain_graph=True)
@@ -101,7 +104,7 @@ def test_a_graph_that_is_kept_can_be_used_again() -> None:
 
 def test_targets_that_are_learnt_have_a_gradient() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     teacher = torch.zeros(len(x), CLASSES, requires_grad=True)
     model(x)
     branches.loss(teacher.sigmoid()).backward()
@@ -112,7 +115,7 @@ def test_targets_that_are_learnt_have_a_gradient() -> None:
 
 def test_huge_logits_stay_finite() -> None:
     model, x = mlp().eval(), 1e6 * rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     model(x)
     loss = branches.loss(targets())
     loss.backward()
@@ -135,19 +138,21 @@ def counted(loss: Tensor) -> int:
     ("options", "one_node"),
     [
         ({}, True),
-        ({"redundancy": 5}, True),
+        ({"head": Parallel(5)}, True),
         ({"objective": "dice"}, True),
-        ({"activation": "all"}, False),
+        ({"head": Parallel(1, activation="all")}, False),
         ({"head": "mlp"}, False),
         ({"objective": F.cross_entropy}, False),
-        ({"dtype": torch.float64}, False),
     ],
 )
 def test_which_branches_take_one_node(options: dict[str, object], one_node: bool) -> None:
     model, x = mlp(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, **options)
+    branches = attach(model, x, CLASSES, at=["1", "3"], **options)
     model(x)
     assert counted(branches.loss(targets())) == one_node
+    branches.double()  # not the model
+    model(x)
+    assert not counted(branches.loss(targets()))
 
 
 class Doubling(nn.Module):
@@ -163,7 +168,7 @@ class Doubling(nn.Module):
 
 def test_a_layer_that_works_in_place_in_training_alone() -> None:
     model, x = Doubling(), rows()
-    branches = attach(model, "layer", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="layer")
     for training in (False, True, True):
         model.train(training)
         model(x)
@@ -175,7 +180,7 @@ def test_a_layer_that_works_in_place_in_training_alone() -> None:
 
 def test_a_change_in_place_that_comes_late_is_told() -> None:
     model, x = nn.Sequential(nn.Linear(7, 8), nn.Identity(), nn.Linear(8, CLASSES)), rows()
-    branches = attach(model, "0", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="0")
     model(x)
     branches.loss(targets()).backward()
     model[1] = nn.ReLU(inplace=True)
@@ -217,7 +222,7 @@ class Chain(nn.Module):
 def on_meta(widths: tuple[int, ...], x: Tensor, **options: object) -> tuple[nn.Module, Branches, Tensor]:
     """A model without values: like one on a GPU, of which nothing may be read, but at once."""
     model = Chain(widths)
-    branches = attach(model, "blocks.*", x, CLASSES, layout="BD" if x.ndim == 2 else "BTD", **options)
+    branches = attach(model, x, CLASSES, at="blocks.*", layout="BD" if x.ndim == 2 else "BTD", **options)
     return model.to("meta"), branches.to("meta"), x.to("meta")
 
 
@@ -249,8 +254,8 @@ def test_a_step_makes_few_calls(widths: tuple[int, ...], x: Tensor, of_loss: int
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"weights": {"blocks.1": 0.5}}, {"bias": torch.zeros(CLASSES)}, {"objective": "softmax"},
-     {"activation": "all", "redundancy": 3, "weights": {"blocks.1": 0.5}}],
+    [{}, {"weights": {"blocks.1": 0.5}}, {"head": Linear(torch.zeros(CLASSES))}, {"objective": "softmax"},
+     {"head": Parallel(3, activation="all"), "weights": {"blocks.1": 0.5}}],
     ids=["sigmoid", "weights", "bias", "softmax", "all"],
 )  # fmt: skip
 def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: dict[str, object]) -> None:
@@ -267,7 +272,7 @@ def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: 
 @pytest.mark.parametrize("widths", [(8, 6), (8, 8, 8)])
 def test_class_tokens(widths: tuple[int, ...]) -> None:
     model, x = Chain(widths).double(), torch.randn(3, 5, 7).double()
-    branches = attach(model, "blocks.*", x, CLASSES, pool="class_token", layout="BTD", weights={"blocks.0": 0.5})
+    branches = attach(model, x, CLASSES, at="blocks.*", pool="class_token", layout="BTD", weights={"blocks.0": 0.5})
 
     def loss() -> Tensor:
         model(x)
@@ -284,7 +289,7 @@ def test_class_tokens(widths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("pool", ["mean", "class_token"])
 def test_features_of_one_shape(pool: str) -> None:
     model, x = Chain((7, 7, 7, 6)).double(), torch.randn(3, 5, 7).double()
-    branches = attach(model, "blocks.*", x, CLASSES, pool=pool, layout="BTD")
+    branches = attach(model, x, CLASSES, at="blocks.*", pool=pool, layout="BTD")
 
     def loss() -> Tensor:
         model(x)
@@ -302,18 +307,20 @@ def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyP
     """What is kept from step to step belongs to the shapes and types that it was made for."""
     monkeypatch.setattr(_fused, "_MOST_PLANS", most)
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
+    ignoring = attach(model, x, CLASSES, at=["1", "3"], objective=Sigmoid(ignore_index=int(targets()[0])))
 
-    def check(batch: Tensor, labels: Tensor, ignore_index: int = -100) -> None:
+    def check(batch: Tensor, labels: Tensor, branches: Branches = branches) -> None:
         model(batch)
         with torch.no_grad():
-            expected = sum(branches.losses(labels, ignore_index).values())
-        assert torch.allclose(branches.loss(labels, ignore_index), expected)
+            expected = sum(branches.losses(labels).values())
+        assert torch.allclose(branches.loss(labels), expected)
 
     for size in (3, 2, 3, 1):
         check(x[:size], targets()[:size])
-        check(x[:size], targets()[:size], ignore_index=int(targets()[0]))
+        check(x[:size], targets()[:size], ignoring)
         check(x[:size], targets()[:size].int())
+    ignoring.strip()
     model.double(), branches.double()
     check(x.double(), targets())
     model(x.double())
@@ -326,14 +333,19 @@ def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax", "dice"])
 def test_the_first_and_the_last_class_and_none_beyond(objective: str) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, objective=objective)
+    ignored = (-100, 0, CLASSES - 1)
+    sets = {
+        index: attach(model, x, CLASSES, at=["1", "3"], objective=find_objective(objective, ignore_index=index))
+        for index in ignored
+    }
+    branches = sets[-100]
 
     def loss(*labels: int, ignore_index: int = -100) -> Tensor:
         model(x)
         y = torch.tensor(labels)
         with torch.no_grad():
-            expected = sum(branches.losses(y, ignore_index).values())
-        fused = branches.loss(y, ignore_index)
+            expected = sum(sets[ignore_index].losses(y).values())
+        fused = sets[ignore_index].loss(y)
         torch.testing.assert_close(fused.detach(), expected)
         return fused
 
@@ -353,7 +365,7 @@ class Doubled(nn.Module):
 
 def test_weights_that_are_computed_from_others() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, bias=torch.linspace(-1, 1, CLASSES))
+    branches = attach(model, x, CLASSES, at=["1", "3"], head=Linear(torch.linspace(-1, 1, CLASSES)))
     model(x)
     before = branches.loss(targets())
     for layer in ("1", "3"):
@@ -371,7 +383,7 @@ def test_weights_that_are_computed_from_others() -> None:
 def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
     layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 8, 3)]
     model, x = nn.Sequential(*layers).cuda(), torch.randn(32, 3, 12, 12, device="cuda")
-    branches = attach(model, ["1", "2", "3"], x, CLASSES, layout="BCHW", objective=objective)
+    branches = attach(model, x, CLASSES, at=["1", "2", "3"], objective=objective, layout="BCHW")
     y = torch.randint(CLASSES, (32,), device="cuda")
     y[:4] = -100
 
@@ -391,8 +403,8 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "all", "redundancy": 3}, {"head": "mlp"},
-     {"objective": "softmax", "bias": "prior"}],
+    [{}, {"weights": {"blocks.1": 0.5}}, {"head": Parallel(3, activation="all")}, {"head": "mlp"},
+     {"preset": "prior", "objective": "softmax"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tokens", [False, True])
 def test_a_captured_step_trains_as_the_eager_one(tokens: bool, options: dict[str, object]) -> None:
@@ -404,7 +416,7 @@ def test_a_captured_step_trains_as_the_eager_one(tokens: bool, options: dict[str
         torch.manual_seed(0)
         model = Chain((8, 8, 8, 6)).cuda()
         x, y = (tensor.cuda() for tensor in batches[0])
-        branches = attach(model, "blocks.*", x, CLASSES, layout="BTD" if tokens else "BD", **options)
+        branches = attach(model, x, CLASSES, at="blocks.*", layout="BTD" if tokens else "BD", **options)
         parameters = [*model.parameters(), *branches.parameters()]
         optimizer = torch.optim.AdamW(parameters, lr=1e-2, capturable=True)
         total = torch.zeros((), device="cuda")

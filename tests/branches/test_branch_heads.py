@@ -11,8 +11,9 @@ from branch_zoo import CLASSES, Cnn, assert_same_bits, bits_of, hooks_in, images
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
-from asymtrain.branches import PRESETS, WithBranches, attach
+from asymtrain.branches import PRESETS, Linear, Parallel, WithBranches, attach, prior
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Mse, Sigmoid
 
 
 def wide(width: int, outputs: int) -> nn.Module:
@@ -27,7 +28,7 @@ HEADS = {"mlp": "mlp", "function": wide}
 def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> None:
     model, x = mlp(), rows()
     before = torch.get_rng_state()
-    branches = attach(model, ["1", "3"], x, CLASSES, 3, activation, head=head)
+    branches = attach(model, x, CLASSES, at=["1", "3"], head=Parallel(3, head, activation))
     assert torch.equal(torch.get_rng_state(), before)
     model(x)
     shape = (3, 3, CLASSES) if activation == "all" else (3, CLASSES)
@@ -57,7 +58,14 @@ def test_heads_of_every_kind_are_outside_of_the_model_and_leave_nothing_behind(k
         model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
         keys = list(model.state_dict())
         branches = attach(
-            model, "blocks.*", tokens, VOCABULARY, redundancy, pool="none", layout="BTD", shift=1, head=KINDS[kind]()
+            model,
+            tokens,
+            VOCABULARY,
+            at="blocks.*",
+            head=Parallel(redundancy, KINDS[kind]()),
+            pool="none",
+            layout="BTD",
+            shift=1,
         )
         own = {value.data_ptr() for value in model.state_dict().values()}
         assert own.isdisjoint(value.data_ptr() for value in branches.state_dict().values())
@@ -80,18 +88,18 @@ def test_heads_of_every_kind_are_outside_of_the_model_and_leave_nothing_behind(k
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_states_of_module_heads_load(activation: str) -> None:
     model, x = mlp(), rows()
-    options = {"head": wide, "redundancy": 2, "activation": activation}
-    branches = attach(model, ["1", "3"], x, CLASSES, **options)
+    options = {"head": Parallel(2, wide, activation)}
+    branches = attach(model, x, CLASSES, at=["1", "3"], **options)
     with torch.no_grad():
         for value in (*branches.parameters(), *branches.buffers()):
             value.add_(1)
-    again = attach(copy.deepcopy(model), ["1", "3"], x, CLASSES, seed=9, **options)
+    again = attach(copy.deepcopy(model), x, CLASSES, at=["1", "3"], seed=9, **options)
     again.load_state_dict(branches.state_dict(), strict=True)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in branches.state_dict().items())
 
 
 def test_branches_of_a_layer_differ() -> None:
-    branches = attach(mlp(), "1", rows(), CLASSES, 3, "all", head="mlp")
+    branches = attach(mlp(), rows(), CLASSES, at="1", head=Parallel(3, "mlp", "all"))
     first, second, third = (module[0].weight for module in branches.head("1").live)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
@@ -100,7 +108,7 @@ def test_branches_of_a_layer_differ() -> None:
 @pytest.mark.parametrize("head", ["conv", "mlp", "linear"])
 def test_heads_that_keep_positions(head: str) -> None:
     model, x = Cnn(), images()
-    branches = attach(model, "convs.0", x, CLASSES, 2, pool="none", head=head, objective="softmax")
+    branches = attach(model, x, CLASSES, at="convs.0", objective="softmax", head=Parallel(2, head), pool="none")
     model(x)
     for name, logits in branches.logits().items():
         assert logits.shape == (3, CLASSES, *branches._attached().rows(False)[name].shape[2:])
@@ -114,7 +122,7 @@ def test_heads_that_keep_positions(head: str) -> None:
 
 def test_a_convolution_over_tokens() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, "blocks.0", tokens, VOCABULARY, pool="none", layout="BTD", head="conv", shift=1)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.0", head="conv", pool="none", layout="BTD", shift=1)
     model(tokens)
     assert branches.logits()["blocks.0"].shape == (3, 5, VOCABULARY)
     assert branches.loss(tokens) > 0
@@ -122,7 +130,7 @@ def test_a_convolution_over_tokens() -> None:
 
 def test_the_models_own_output_layer() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", preset="early_exit", shift=1)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.*", layout="BTD", preset="early_exit", shift=1)
     assert not list(branches.parameters())
     assert not branches.state_dict()
     assert branches.num_weights() == 0
@@ -141,19 +149,19 @@ def test_the_models_own_output_layer() -> None:
 def test_layers_of_the_model_that_are_given() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
     options = {"layout": "BTD", "pool": "none", "objective": "softmax", "shift": 1}
-    told = attach(model, "blocks.*", tokens, VOCABULARY, head=nn.Sequential(model.norm, model.head), **options)
-    found = attach(model, "blocks.*", tokens, VOCABULARY, head="tied", name="found", **options)
+    told = attach(model, tokens, VOCABULARY, at="blocks.*", head=nn.Sequential(model.norm, model.head), **options)
+    found = attach(model, tokens, VOCABULARY, at="blocks.*", head="tied", **options)
     assert not list(told.parameters())
     model(tokens)
     assert torch.equal(told.loss(tokens), found.loss(tokens))
     mixed = nn.Sequential(nn.Linear(6, 6), model.head)
     with pytest.raises(UsageError, match="weights of the model and others"):
-        attach(model, "blocks.*", tokens, VOCABULARY, head=mixed, name="mixed", **options)
+        attach(model, tokens, VOCABULARY, at="blocks.*", head=mixed, **options)
 
 
 def test_copies_of_a_tied_pair_are_tied_to_the_copy() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", preset="early_exit", shift=1)
+    branches = attach(model, tokens, VOCABULARY, at="blocks.*", layout="BTD", preset="early_exit", shift=1)
     twin = copy.deepcopy(WithBranches(model, branches))
     with torch.no_grad():
         twin.model.head.weight.zero_()
@@ -203,7 +211,7 @@ class NoHead(nn.Module):
 )
 def test_models_without_a_head_to_tie(model: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attach(model, "block", torch.randn(3, 5, 6), CLASSES, pool="none", layout="BTD", head="tied")
+        attach(model, torch.randn(3, 5, 6), CLASSES, at="block", head="tied", pool="none", layout="BTD")
 
 
 def test_a_tied_layer_reads_no_maps() -> None:
@@ -211,22 +219,22 @@ def test_a_tied_layer_reads_no_maps() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8))
     images = torch.randn(2, 3, 8, 8)
     with pytest.raises(UsageError, match=r"'0' keeps maps, and the model's output layer, .*pool='mean'"):
-        attach(model, "0", images, 8, preset="early_exit")
-    branches = attach(model, "0", images, 8, preset="early_exit", pool="mean")
+        attach(model, images, 8, at="0", preset="early_exit")
+    branches = attach(model, images, 8, at="0", preset="early_exit", pool="mean")
     assert torch.allclose(model(images), branches.logits()["0"], atol=1e-6)
 
 
 def test_a_norm_inside_the_blocks_is_not_the_models_last() -> None:
     layers = [nn.TransformerEncoderLayer(6, 2, 8, batch_first=True) for _ in range(2)]
     model = nn.Sequential(nn.Sequential(*layers), nn.Flatten(), nn.Linear(5 * 6, 6), nn.ReLU(), nn.Linear(6, CLASSES))
-    branches = attach(model, "0.0", torch.randn(3, 5, 6), CLASSES, pool="none", head="tied")
+    branches = attach(model, torch.randn(3, 5, 6), CLASSES, at="0.0", head="tied", pool="none")
     assert [*branches.exits()["0.0"].head] == [model[-1]]
 
 
 def test_a_shared_module_is_trained_once() -> None:
     model, x = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, CLASSES)), rows()
     shared = nn.Linear(8, CLASSES)
-    branches = attach(model, ["0", "2"], x, CLASSES, head=shared)
+    branches = attach(model, x, CLASSES, at=["0", "2"], head=shared)
     assert [id(parameter) for parameter in branches.parameters()] == [id(p) for p in shared.parameters()]
     assert len(branches.state_dict()) == 2
     model(x)
@@ -252,36 +260,31 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"head": lambda w, o: nn.Linear(w + 1, o)}, r"cannot be called on features of shape \(3, 8\)"),
         ({"head": lambda w, o: nn.LazyLinear(o)}, "the head of layer '1' has lazy layers .*: build it for the width"),
         ({"head": nn.LazyLinear(CLASSES)}, "the head of layer '1' has lazy layers without weights"),
-        ({"head": nn.Linear(8, CLASSES), "redundancy": 2}, "a head that is shared has one branch"),
-        ({"head": "mlp", "bias": torch.zeros(CLASSES)}, "bias is for head='linear'"),
+        ({"head": Parallel(2, nn.Linear(8, CLASSES))}, "a head that is shared has one branch"),
         ({"head": {"7": "mlp"}}, "unknown layer in `head` '7'"),
         ({"weights": {"1": -1}}, "the weight of layer '1' must be a number of 0 or more, got -1"),
-        ({"bias": "flat"}, "unknown bias 'flat'"),
-        ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
-        ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor .* of shape \(N, 5\)"),
-        ({"bias": "prior", "labels": torch.rand(8)}, "labels must be a tensor"),
-        ({"bias": "prior", "labels": torch.full((2, CLASSES), 1.5)}, "labels must be a tensor"),
-        ({"bias": "prior", "labels": torch.full((2,), -100)}, "labels must be a tensor"),
-        ({"bias": "prior", "labels": torch.eye(CLASSES).long()}, r"class as floats \(labels.float\(\)\)"),
-        ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
-        ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
+        ({"head": Linear("flat")}, "unknown bias 'flat'"),
+        ({"head": Linear(prior(torch.tensor([0, 9])))}, r"class indices in 0\.\.4"),
+        ({"head": Linear(prior([0, 1]))}, r"labels must be a tensor .* of shape \(N, 5\)"),
+        ({"head": Linear(prior(torch.rand(8)))}, "labels must be a tensor"),
+        ({"head": Linear(prior(torch.full((2, CLASSES), 1.5)))}, "labels must be a tensor"),
+        ({"head": Linear(prior(torch.full((2,), -100)))}, "labels must be a tensor"),
+        ({"head": Linear(prior(torch.eye(CLASSES).long()))}, r"class as floats \(labels.float\(\)\)"),
+        ({"head": Linear("prior"), "objective": F.cross_entropy}, "needs an objective by name"),
         ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
-        ({"objective": "cross-entropy"}, "unknown objective 'cross-entropy': did you mean 'cross_entropy'"),
         ({"objective": "softmux"}, "unknown objective 'softmux': did you mean 'softmax'"),
-        ({"resize": "both"}, "unknown resize 'both'"),
-        ({"outputs": 3}, "give one of classes=, the number of logits of a branch, and outputs="),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attach(mlp(), "1", rows(), CLASSES, **options)
+        attach(mlp(), rows(), CLASSES, at="1", **options)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("at", ["1", ["1", "3"]])
 def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, at, x, CLASSES, preset="probe")
+    branches = attach(model, x, CLASSES, at=at, preset="probe")
     with mode():
         model(x)
     branches.loss(targets()).backward()
@@ -293,9 +296,9 @@ def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch
 
 def test_a_preset_fills_in_what_is_not_given() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES, preset="paper")
-    assert branches.head("1").redundancy == PRESETS["paper"]["redundancy"] == 20
-    other = attach(model, "1", x, CLASSES, 3, preset="paper", name="other")
+    branches = attach(model, x, CLASSES, at="1", preset="paper")
+    assert branches.head("1").redundancy == PRESETS["paper"]["head"].redundancy == 20
+    other = attach(model, x, CLASSES, at="1", head=Parallel(3), preset="paper")
     assert other.head("1").redundancy == 3
 
 
@@ -308,13 +311,15 @@ def test_the_guide_has_the_values_of_every_preset() -> None:
 def test_the_bias_begins_at_the_class_shares() -> None:
     model, x = mlp(), rows()
     labels = torch.tensor([0, 0, 0, 1, 2, 3, 4, 4])
-    branches = attach(model, "1", x, CLASSES, preset="prior", labels=labels)
+    branches = attach(model, x, CLASSES, at="1", head=Linear(prior(labels)), preset="prior")
     shares = (torch.bincount(labels) + 0.5) / (8 + 2.5)
     assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
-    equal = attach(model, "1", x, CLASSES, preset="prior", name="equal")
+    equal = attach(model, x, CLASSES, at="1", preset="prior")
     assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
     ignored = torch.cat([labels, torch.tensor([255])]).byte()
-    ignoring = attach(model, "1", x, CLASSES, preset="prior", labels=ignored, ignore_index=255, name="ignoring")
+    ignoring = attach(
+        model, x, CLASSES, at="1", objective=Sigmoid(ignore_index=255), head=Linear(prior(ignored)), preset="prior"
+    )
     assert torch.equal(ignoring.head("1").bias, branches.head("1").bias)
 
 
@@ -322,30 +327,26 @@ def test_the_bias_begins_at_the_class_shares() -> None:
 def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> None:
     labels = torch.rand(20, classes) > 0.7
     shares = (labels.sum(0) + 0.5) / 21
-    for number, given in enumerate(
-        (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float())
-    ):
-        branches = attach(mlp(), "1", rows(), classes, preset="prior", labels=given, name=str(number))
+    for given in (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float()):
+        branches = attach(mlp(), rows(), classes, at="1", head=Linear(prior(given)), preset="prior")
         assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
 
 
 def test_a_class_alone_begins_at_one_half() -> None:
-    assert attach(mlp(), "1", rows(), 1, preset="prior").head("1").bias == 0
+    assert attach(mlp(), rows(), 1, at="1", preset="prior").head("1").bias == 0
     with pytest.raises(UsageError, match=r"class as floats \(labels.float\(\)\)"):
-        attach(mlp(), "1", rows(), 1, preset="prior", labels=torch.tensor([0, 1]))
+        attach(mlp(), rows(), 1, at="1", head=Linear(prior(torch.tensor([0, 1]))), preset="prior")
 
 
 def test_quantities_have_no_class_shares() -> None:
-    with pytest.raises(UsageError, match="bias='prior' is of classes: give the bias itself"):
-        attach(mlp(), "1", rows(), outputs=2, objective="mse", bias="prior")
+    with pytest.raises(UsageError, match="a prior is of classes: give the bias itself"):
+        attach(mlp(), rows(), at="1", objective=Mse(outputs=2), head=Linear("prior"))
 
 
 def test_two_sets_at_one_layer() -> None:
     model, x = mlp(), rows()
-    classes = attach(model, "1", x, CLASSES)
-    depth = attach(model, "1", x, outputs=2, objective="mse", name="depth")
-    with pytest.raises(UsageError, match=r"'1' carries branches already: .*or give this set another name="):
-        attach(model, "1", x, CLASSES, name="depth")
+    classes = attach(model, x, CLASSES, at="1")
+    depth = attach(model, x, at="1", objective=Mse(outputs=2))
     model(x)
     goal = torch.randn(3, 2)
     (classes.loss(targets()) + depth.loss(goal)).backward()
@@ -359,7 +360,7 @@ def test_two_sets_at_one_layer() -> None:
 
 def test_exits_leave_padding_out_as_branches_do() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, "blocks.*", tokens, CLASSES, layout="BTD", mask="padding")
+    branches = attach(model, tokens, CLASSES, at="blocks.*", layout="BTD", mask="padding")
     padding = torch.arange(5) < torch.tensor([[2], [5], [4]])
     model(tokens, padding)
     output = model.blocks[0](model.words(tokens))
@@ -369,7 +370,7 @@ def test_exits_leave_padding_out_as_branches_do() -> None:
 
 def test_exits_need_no_branches() -> None:
     model, x = Cnn().eval(), images()
-    branches = attach(model, "convs.*", x, CLASSES, 2, bias="prior")
+    branches = attach(model, x, CLASSES, at="convs.*", head=Parallel(2, Linear("prior")))
     model(x)
     logits, exits = branches.logits(), branches.exits()
     branches.strip()

@@ -10,8 +10,9 @@ from branch_zoo import CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asymtrain.branches import Branches, _fused, attach
+from asymtrain.branches import Branches, Linear, Parallel, _fused, attach
 from asymtrain.branches._pooling import Pooled, memory_layout
+from asymtrain.objectives import find_objective
 
 LAST = torch.channels_last
 FEATURES = {
@@ -54,7 +55,7 @@ def test_positions_that_lie_apart_have_no_layer() -> None:
 def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine without Triton, or with a Triton that has no GPU to compile for."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
     model(x)
     loss = branches.loss(targets())
@@ -67,18 +68,18 @@ def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPat
     [
         ({}, True, True),
         ({"objective": "softmax"}, True, True),
-        ({"bias": "prior"}, True, True),
-        ({"objective": "softmax", "bias": "prior", "redundancy": 3}, True, True),
+        ({"preset": "prior"}, True, True),
+        ({"objective": "softmax", "head": Parallel(3, Linear("prior"))}, True, True),
         ({"objective": "dice"}, True, False),
         ({"objective": "softmax"}, False, False),
-        ({"bias": "prior"}, False, False),
+        ({"preset": "prior"}, False, False),
     ],
 )
 def test_which_branches_ask_for_kernels(
     options: dict[str, object], by_index: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x, calls = mlp().eval(), rows(), []
-    branches = attach(model, ["1", "3"], x, CLASSES, **options)
+    branches = attach(model, x, CLASSES, at=["1", "3"], **options)
     monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
     monkeypatch.setattr(_fused, "_launches", lambda *rest: calls.append(rest))
     model(x)
@@ -89,7 +90,7 @@ def test_which_branches_ask_for_kernels(
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_a_softmax_of_many_classes_is_left_to_torch(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, calls = mlp().eval(), rows(), []
-    branches = attach(model, ["1", "3"], x, CLASSES, objective=objective)
+    branches = attach(model, x, CLASSES, at=["1", "3"], objective=objective)
     monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
     monkeypatch.setattr(_fused, "_launches", lambda *rest: calls.append(rest))
     monkeypatch.setattr(_fused, "_MOST_CLASSES", CLASSES - 1)
@@ -117,7 +118,7 @@ def test_which_types_have_kernels(dtypes: list[str], compiled: bool, monkeypatch
     model, x, calls = mlp().eval(), rows(), []
     for block, dtype in zip([model[0], model[2], model[5]], dtypes, strict=True):
         give(block, getattr(torch, dtype))
-    branches = attach(model, ["0", "2", "5"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["0", "2", "5"])
     monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
     kernels = SimpleNamespace(Launches=lambda *given: calls.append(given))
     monkeypatch.setattr(_fused, "import_module", lambda name: kernels)
@@ -151,7 +152,7 @@ class Maps(nn.Module):
 ROWS, TOKENS, MAPS = (64, 7), (64, 5, 7), (64, 3, 12, 12)
 CASES = {
     "rows": (Chain, (512, 256, 128, 70), ROWS, {"layout": "BD"}),
-    "weighted": (Chain, (96, 70), ROWS, {"layout": "BD", "weights": {"blocks.1": 0.5}, "class_reduction": "sum"}),
+    "weighted": (Chain, (96, 70), ROWS, {"layout": "BD", "weights": {"blocks.1": 0.5}, "reduction": "sum"}),
     "one layer": (Chain, (20,), ROWS, {"layout": "BD"}),
     "odd batch": (Chain, (64, 70, 3), (37, 7), {"layout": "BD"}),
     "means": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD"}),
@@ -160,7 +161,7 @@ CASES = {
     "maps": (Maps, (), MAPS, {"at": ["blocks.0", "blocks.1", "blocks.3"]}),
     "16 layers": (Chain, (96,) * 16, TOKENS, {"layout": "BTD", "classes": 1000}),  # so many take larger tiles
     "two classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 2}),
-    "300 classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 300, "redundancy": 3}),
+    "300 classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 300, "parallel": 3}),
 }
 FORMS = ["sigmoid", "softmax", "sigmoid, bias", "softmax, bias"]
 
@@ -176,8 +177,13 @@ def built(
         give(block, other if number % 2 else dtype, dtype)
     classes = options.get("classes", 100)
     objective, *bias = form.split(", ")
-    options = {"objective": objective, "bias": torch.linspace(-4, 1, classes) if bias else None, **options}
-    branches = attach(model, **{"at": "blocks.*", "sample": x, "classes": classes, **options})
+    options = dict(options)
+    head = Linear(torch.linspace(-4, 1, classes) if bias else None)
+    chosen = find_objective(objective, class_reduction=options.pop("reduction", "mean"))
+    head = Parallel(options.pop("parallel", 1), head)
+    branches = attach(
+        model, **{"at": "blocks.*", "sample": x, "classes": classes, "objective": chosen, "head": head, **options}
+    )
     y = torch.randint(classes, shape[:1], device="cuda")
     y[1] = -100
     return model, branches, x, y
@@ -415,7 +421,7 @@ class Turned(nn.Module):
 def test_what_is_saved_may_be_laid_out_anew() -> None:
     """By hooks on saved tensors, as offloading to the host does."""
     model, x = Turned().cuda(), torch.randn(12, 7, device="cuda")
-    branches, y = attach(model, "blocks.1", x, CLASSES, layout="BD"), torch.arange(12, device="cuda") % CLASSES
+    branches, y = attach(model, x, CLASSES, at="blocks.1", layout="BD"), torch.arange(12, device="cuda") % CLASSES
     answers = []
     for pack in (lambda tensor: tensor, lambda tensor: tensor.clone(memory_format=torch.contiguous_format)):
         model(x)
@@ -433,7 +439,7 @@ def test_a_step_launches_few_kernels() -> None:
     x, y = torch.randn(8, 5, 16, device="cuda"), torch.randint(CLASSES, (8,), device="cuda")
     counts = []
     for attached in (False, True):
-        branches = attach(model, "*", x, CLASSES, layout="BTD") if attached else None
+        branches = attach(model, x, CLASSES, at="*", layout="BTD") if attached else None
         for _ in range(4):
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
                 loss = model(x).mean()

@@ -57,10 +57,10 @@ def test_overlapping_names_are_one_layer() -> None:
 
 def test_modules_and_names_mean_the_same() -> None:
     model, sample = Cnn(), images()
-    by_module = attach(model, [model.convs[0], model.convs[1]], sample, CLASSES)
+    by_module = attach(model, sample, CLASSES, at=[model.convs[0], model.convs[1]])
     names = by_module.layers
     by_module.strip()
-    assert attach(model, "convs.*", sample, CLASSES).layers == names == ("convs.0", "convs.1")
+    assert attach(model, sample, CLASSES, at="convs.*").layers == names == ("convs.0", "convs.1")
 
 
 def test_a_module_with_two_names_answers_to_both() -> None:
@@ -72,21 +72,21 @@ def test_a_module_with_two_names_answers_to_both() -> None:
 
 def test_the_model_itself_can_be_a_layer() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, model, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=model)
     output = model(x)
     assert branches.layers == (ROOT,)
     expected = output @ branches.head(ROOT).live.T
     assert torch.equal(branches.logits()[ROOT], expected)
     state = branches.state_dict()
     branches.strip()
-    attach(model, "", x, CLASSES).load_state_dict(state, strict=True)
+    attach(model, x, CLASSES, at="").load_state_dict(state, strict=True)
 
 
 def test_a_layer_may_be_called_like_a_method() -> None:
     model = nn.Sequential()
     model.add_module("keys", nn.Linear(7, 4))
     model.add_module("live", nn.Linear(4, CLASSES))
-    branches = attach(model, ["keys", "live"], rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at=["keys", "live"])
     model(rows())
     assert list(branches.logits()) == ["keys", "live"]
 
@@ -111,11 +111,11 @@ def test_numbers_count_the_repeated_blocks() -> None:
     assert list(find_paths(model, [0, -1, 2])) == ["stage1.0", "stage2.2", "stage2.0"]
     assert module_at(model, find_paths(model, 1)["stage1.1"]) is model.blocks[1]
     assert list(find_paths(model, np.arange(2).tolist())) == list(find_paths(model, [*np.arange(2)]))
-    branches = attach(model, [1, -1], rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at=[1, -1])
     model(rows())
     assert list(branches.losses(targets())) == ["stage1.1", "stage2.2"]
     with pytest.raises(UsageError, match="there are none"):
-        attach(nn.Linear(7, CLASSES), 0, rows(), CLASSES)
+        attach(nn.Linear(7, CLASSES), rows(), CLASSES, at=0)
 
 
 class Towers(nn.Module):
@@ -133,9 +133,9 @@ def test_numbers_do_not_choose_between_towers(depths: tuple[int, int]) -> None:
     model = Towers(*depths)
     for at in ([0, 1], 1, {1: "late"}):
         with pytest.raises(UsageError, match=r"2 series .* '(image|text).[01]' or 'text.[01]'"):
-            attach(model, at, rows(), CLASSES)
+            attach(model, rows(), CLASSES, at=at)
     with pytest.raises(UsageError, match=r"none of number 9: .*'image.0' to .* and .*'text.0' to"):
-        attach(model, 9, rows(), CLASSES)
+        attach(model, rows(), CLASSES, at=9)
     model.text = nn.Sequential(*(nn.Sequential(nn.Linear(7, 7)) for _ in range(depths[0])))
     assert list(find_paths(model, 1)) == ["text.1"]  # as many, and made of layers
 
@@ -143,13 +143,15 @@ def test_numbers_do_not_choose_between_towers(depths: tuple[int, int]) -> None:
 @pytest.mark.parametrize("keys", [["stage1.*", "stage1.1", "**"], ["stage1.1", "stage1.*", "**"]], ids=str)
 def test_of_keys_that_fit_a_layer_its_name_counts_and_else_the_first(keys: list[str]) -> None:
     values = {"stage1.*": 2.0, "stage1.1": 3.0, "**": 4.0}
-    weights = attach(Stages(), [0, 1, 2], rows(), CLASSES, weights={key: values[key] for key in keys}).settings.weights
+    weights = attach(
+        Stages(), rows(), CLASSES, at=[0, 1, 2], weights={key: values[key] for key in keys}
+    ).settings.weights
     assert weights == {"stage1.0": 2.0, "stage1.1": 3.0, "stage2.0": 4.0}
 
 
 def test_layers_by_names_of_ones_own() -> None:
     model, x = Stages(), rows()
-    branches = attach(model, {"stage1.1": "early", -1: "late"}, x, CLASSES, weights={"late": 3.0})
+    branches = attach(model, x, CLASSES, at={"stage1.1": "early", -1: "late"}, weights={"late": 3.0})
     model(x)
     losses = branches.losses(targets())
     assert list(losses) == list(branches.layers) == ["early", "late"]
@@ -181,14 +183,14 @@ def test_layers_by_names_of_ones_own() -> None:
 )
 def test_wrong_layers_are_explained(at: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attach(Cnn(), at, images(), CLASSES)
+        attach(Cnn(), images(), CLASSES, at=at)
 
 
 def test_a_layer_that_does_not_run_is_refused() -> None:
     model = Cnn()
     model.unused = nn.Linear(2, 2)
     with pytest.raises(UsageError, match="layer 'unused' did not run when the model was called on `sample`"):
-        attach(model, ["convs.0", "unused"], images(), CLASSES)
+        attach(model, images(), CLASSES, at=["convs.0", "unused"])
     assert not model.convs[0]._forward_hooks
 
 
@@ -207,14 +209,14 @@ def test_a_layer_that_is_called_twice_is_warned_of_once() -> None:
         r"one forward calls the layer 'trunk' 2 times, and branches read the last call alone: .*joined along the batch"
     )
     with pytest.warns(UsageWarning, match=told) as caught:
-        branches = attach(model, ["trunk", "head"], x, CLASSES)
+        branches = attach(model, x, CLASSES, at=["trunk", "head"])
     assert [warning.filename for warning in caught] == [__file__]
     model(x)
     assert torch.equal(branches.logits()["trunk"], model.trunk(x + 1) @ branches.head("trunk").live.T)
 
 
 def test_an_unknown_place_of_branches_is_explained() -> None:
-    branches = attach(Cnn(), "convs.*", images(), CLASSES)
+    branches = attach(Cnn(), images(), CLASSES, at="convs.*")
     with pytest.raises(UsageError, match=r"unknown layer 'convs.9': did you mean"):
         branches.head("convs.9")
 
@@ -247,19 +249,19 @@ ALIKE = ["a/b", "a~b", "a~1b", "a~0b", "~", "keys", "/keys", "a.keys", "a/keys",
 
 def test_no_two_layers_share_a_head() -> None:
     model = Named(*ALIKE)
-    branches = attach(model, ALIKE, rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at=ALIKE)
     assert len(branches.heads) == len(ALIKE)
     model(rows())
     assert list(branches.losses(torch.arange(3))) == ALIKE
     assert len({id(branches.head(name)) for name in ALIKE}) == len(ALIKE)
     model = slashed()
-    branches = attach(model, ["a.b", "a/b"], rows(), CLASSES)
+    branches = attach(model, rows(), CLASSES, at=["a.b", "a/b"])
     assert branches.head("a.b") is not branches.head("a/b")
 
 
 def test_a_child_may_have_a_dot_in_its_own_name() -> None:
     model, x = Named("a.b", "c"), rows()
-    branches = attach(model, "a.b", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="a.b")
     model(x)
     assert torch.equal(branches.logits()["a.b"], getattr(model, "a.b")(x) @ branches.head("a.b").live.T)
     branches.strip()
@@ -270,7 +272,7 @@ def test_a_name_with_the_marks_of_a_glob_is_a_name_first() -> None:
     model = Named("x0", "x[0]", "*")
     assert list(find_paths(model, "x[0]")) == ["x[0]"]
     assert list(find_paths(model, "*")) == ["*"]
-    branches = attach(model, ["x0", "x[0]"], rows(), CLASSES, layout={"x[0]": "BD", "x0": "DB"})
+    branches = attach(model, rows(), CLASSES, at=["x0", "x[0]"], layout={"x[0]": "BD", "x0": "DB"})
     assert [branches.readers[name].layout for name in branches.layers] == ["DB", "BD"]
 
 
@@ -290,5 +292,5 @@ def test_names_that_do_not_tell_are_refused(names: list[str], at: str, message: 
     if names[0] == "a":
         model.a.add_module("b", nn.Linear(2, 2))
     with pytest.raises(UsageError, match=message) as caught:
-        attach(model, at, rows(), CLASSES)
+        attach(model, rows(), CLASSES, at=at)
     assert str(caught.value).isprintable()

@@ -6,14 +6,14 @@ import torch.nn.functional as F
 from branch_zoo import CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
-from asymtrain.branches import Branches, attach
+from asymtrain.branches import Branches, Parallel, attach
 from asymtrain.errors import UsageError
-from asymtrain.objectives import dialogue, sigmoid_loss
+from asymtrain.objectives import Huber, Mse, Sigmoid, sigmoid_loss
 
 
 def after_a_forward(activation: str = "last", **options: object) -> tuple[nn.Module, Branches]:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, 2, activation, **options)
+    branches = attach(model, x, CLASSES, at=["1", "3"], head=Parallel(2, activation=activation), **options)
     model(x)
     return model, branches
 
@@ -23,14 +23,14 @@ def test_the_loss_is_the_dialogues_auxiliary_part() -> None:
     main = torch.tensor(0.7)
     losses = branches.losses(targets())
     assert all(torch.equal(losses[k], sigmoid_loss(v, targets())) for k, v in branches.logits().items())
-    assert torch.allclose(main + 0.3 * branches.loss(targets()), dialogue(main, losses.values(), 0.3))
+    assert torch.allclose(main + 0.3 * branches.loss(targets()), main + 0.3 * sum(losses.values()))
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_sum_over_classes_is_classes_times_the_mean(activation: str) -> None:
     _, mean = after_a_forward(activation)
     torch.manual_seed(0)
-    _, total = after_a_forward(activation, class_reduction="sum")
+    _, total = after_a_forward(activation, objective=Sigmoid("sum"))
     logits = mean.logits()
     assert torch.allclose(total.loss(targets(), logits=logits), CLASSES * mean.loss(targets(), logits=logits))
 
@@ -43,7 +43,6 @@ def test_ignored_targets_count_nowhere(activation: str) -> None:
     assert torch.allclose(branches.loss(y), branches.loss(y[[0, 2]], logits=kept))
     accuracies, expected = branches.accuracies(y), branches.accuracies(y[[0, 2]], logits=kept)
     assert all(torch.allclose(accuracies[name], expected[name]) for name in kept)
-    assert torch.equal(branches.loss(torch.tensor([1, 9, 3]), ignore_index=9), branches.loss(y))
     nothing = branches.loss(torch.full((3,), -100))
     assert nothing == 0
 
@@ -125,11 +124,12 @@ def test_wrong_targets_are_explained(activation: str, method: str, y: object, me
         getattr(branches, method)(y)
 
 
-@pytest.mark.parametrize("objective", ["sigmoid", "mse", "huber", "dice"])
-def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> None:
+@pytest.mark.parametrize("objective", ["sigmoid", Mse(outputs=1), Huber(outputs=1), "dice"], ids=str)
+def test_whole_numbers_are_no_class_indices_of_one_output(objective: str | Mse) -> None:
     """All of them would be class 0, the target 1: a label of 0 would be learned as its opposite."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, outputs=1, objective=objective)
+    classes = None if isinstance(objective, Mse) else 1
+    branches = attach(model, x, classes, at=["1", "3"], objective=objective)
     model(x)
     for method in (branches.loss, branches.losses, branches.accuracies):
         with pytest.raises(UsageError, match=r"with one output, targets are its values .*: call targets.float\(\)"):
@@ -140,7 +140,7 @@ def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> Non
 def test_several_quantities_need_a_value_each(dtype: torch.dtype) -> None:
     """Whole numbers would be class indices, and train one-hot rows."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, outputs=2, objective="mse")
+    branches = attach(model, x, at=["1", "3"], objective=Mse(outputs=2))
     model(x)
     for method in (branches.loss, branches.losses, branches.accuracies):
         with pytest.raises(UsageError, match=r"shape \(3, 2\), one value an output, got \(3,\)"):
@@ -150,7 +150,7 @@ def test_several_quantities_need_a_value_each(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, outputs=outputs, objective=lambda logits, y: (logits - y).abs().mean())
+    branches = attach(model, x, outputs, at=["1", "3"], objective=lambda logits, y: (logits - y).abs().mean())
     model(x)
     y = torch.randn(3, outputs)
     for layer, logits in branches.logits().items():
@@ -160,12 +160,15 @@ def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
             assert torch.allclose(branches.accuracies(y[:, 0])[layer], expected)
 
 
-def test_the_ignored_index_can_be_given_to_attach() -> None:
-    _, branches = after_a_forward(ignore_index=255)
-    for method in (branches.loss, branches.losses, branches.accuracies):
-        assert method(torch.tensor([0, 255, 3])) == method(torch.tensor([0, -100, 3]), ignore_index=-100)
+def test_the_ignored_index_is_the_objectives() -> None:
+    model, usual = after_a_forward()
+    other = attach(model, rows(), CLASSES, at=["1", "3"], head=Parallel(2), objective=Sigmoid(ignore_index=255))
+    model(rows())
+    for method in ("loss", "losses", "accuracies"):
+        ignoring = getattr(other, method)(torch.tensor([0, 255, 3]))
+        assert ignoring == getattr(usual, method)(torch.tensor([0, -100, 3]))
     with pytest.raises(UsageError, match="ignore_index must be a whole number such as 255, got None"):
-        after_a_forward(ignore_index=None)
+        Sigmoid(ignore_index=None)
 
 
 def test_a_mask_that_is_no_tensor_is_refused() -> None:
@@ -174,10 +177,10 @@ def test_a_mask_that_is_no_tensor_is_refused() -> None:
         branches.loss(targets(), mask=[1, 1, 0])
 
 
-@pytest.mark.parametrize("options", [{"at": "1"}, {"classes": CLASSES + 1}, {"redundancy": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"at": "1"}, {"classes": CLASSES + 1}, {"head": Parallel(3)}], ids=str)
 def test_a_state_of_other_branches_is_refused_in_one_line(options: dict[str, object]) -> None:
     _, branches = after_a_forward()
-    other = attach(mlp(), **{"at": ["1", "3"], "sample": rows(), "classes": CLASSES, "redundancy": 2} | options)
+    other = attach(mlp(), **{"at": ["1", "3"], "sample": rows(), "classes": CLASSES, "head": Parallel(2)} | options)
     with pytest.raises(UsageError, match=r"not like those attached now \(.*heads.*\): attach with the layers") as error:
         other.load_state_dict(branches.state_dict())
     assert "\n" not in str(error.value)

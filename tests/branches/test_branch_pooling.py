@@ -65,7 +65,7 @@ def test_the_gradient_of_a_mean_is_no_copy_of_the_feature(
 @pytest.mark.parametrize("pool", ["mean", lambda feature: feature])
 def test_an_in_place_relu_after_the_place_changes_nothing(pool: object) -> None:
     model, x = mlp(), rows()  # "0" is a linear layer, "1" an in-place ReLU
-    branches = attach(model, "0", x, CLASSES, pool=pool)
+    branches = attach(model, x, CLASSES, at="0", pool=pool)
     model(x)
     expected = model[0](x) @ branches.head("0").live.T
     assert (model[0](x) < 0).any()
@@ -76,14 +76,14 @@ def test_an_in_place_relu_after_the_place_changes_nothing(pool: object) -> None:
 def test_a_function_pools_as_it_likes() -> None:
     model, x = vit(), images()
     name = "vit.**.0"
-    branches = attach(model, name, x, CLASSES, pool=lambda tokens: torch.cat([tokens[:, 0], tokens.amax(1)], -1))
+    branches = attach(model, x, CLASSES, at=name, pool=lambda tokens: torch.cat([tokens[:, 0], tokens.amax(1)], -1))
     assert branches.head(branches.layers[0]).width == 16
 
 
 def test_one_row_a_token_by_a_function() -> None:
     """Token targets: (B * T) rows, with padding left out by ignore_index."""
     model, x = vit(), images()
-    branches = attach(model, "vit.**.0", x, CLASSES, pool=lambda tokens: tokens.flatten(0, 1))
+    branches = attach(model, x, CLASSES, at="vit.**.0", pool=lambda tokens: tokens.flatten(0, 1))
     model(x)
     (logits,) = branches.logits().values()
     targets = torch.full((len(logits),), -100)
@@ -94,16 +94,16 @@ def test_one_row_a_token_by_a_function() -> None:
 @pytest.mark.parametrize("pool", [lambda f: f, lambda f: None, lambda f: f.mean()])
 def test_a_function_must_give_rows(pool: object) -> None:
     with pytest.raises(UsageError, match=r"`pool` function that does not return a tensor of shape \(rows, features\)"):
-        attach(resnet(), "2", images(), CLASSES, pool=pool)
+        attach(resnet(), images(), CLASSES, at="2", pool=pool)
 
 
 def test_pools_that_do_not_exist_or_fit() -> None:
     with pytest.raises(UsageError, match="unknown pool 'clas_token': did you mean 'class_token'"):
-        attach(resnet(), "2", images(), CLASSES, pool="clas_token")
+        attach(resnet(), images(), CLASSES, at="2", pool="clas_token")
     with pytest.raises(UsageError, match="layout 'BCHW', which has no single token axis for pool='class_token'"):
-        attach(resnet(), "2", images(), CLASSES, pool="class_token")
+        attach(resnet(), images(), CLASSES, at="2", pool="class_token")
     with pytest.raises(UsageError, match=r"pool is a module \(Linear\), whose weights would never be trained"):
-        attach(mlp(), "1", rows(), CLASSES, pool=nn.Linear(8, 8))
+        attach(mlp(), rows(), CLASSES, at="1", pool=nn.Linear(8, 8))
 
 
 class Summing(nn.Module):
@@ -122,9 +122,11 @@ class Summing(nn.Module):
 def test_the_first_token_of_a_causal_model_is_no_class_token() -> None:
     tokens = torch.arange(12).reshape(3, 4) % 9
     with pytest.raises(UsageError, match=r"'block'.*causal.*pool='mean'.*-1\]"):
-        attach(Summing(causal=True), "block", tokens, CLASSES, pool="class_token")
+        attach(Summing(causal=True), tokens, CLASSES, at="block", pool="class_token")
     both = {"pool": {"block": "class_token"}, "layout": "BTD"}
-    assert attach(Summing(causal=False), ["embed", "block"], tokens, CLASSES, **both).readers["block"].pooled.token == 1
+    assert (
+        attach(Summing(causal=False), tokens, CLASSES, at=["embed", "block"], **both).readers["block"].pooled.token == 1
+    )
 
 
 @pytest.mark.parametrize(("kind", "causal"), [("GPT2", True), ("Bert", False)])
@@ -136,14 +138,14 @@ def test_class_tokens_of_hugging_face(kind: str, causal: bool) -> None:
     at = "h.*" if causal else "encoder.layer.*"
     if causal:
         with pytest.raises(UsageError, match="causal"):
-            attach(model, at, sample, CLASSES, pool="class_token")
+            attach(model, sample, CLASSES, at=at, pool="class_token")
     else:
-        assert len(attach(model, at, sample, CLASSES, pool="class_token").layers) == 2
+        assert len(attach(model, sample, CLASSES, at=at, pool="class_token").layers) == 2
 
 
 def test_a_dict_gives_each_layer_its_own_pool() -> None:
     model, x = vit(), images()
-    branches = attach(model, "vit.**.[01]", x, CLASSES, pool={"**.1": "class_token"})
+    branches = attach(model, x, CLASSES, at="vit.**.[01]", pool={"**.1": "class_token"})
     assert [reader.pool for reader in branches.readers.values()] == ["mean", "class_token"]
 
 
@@ -201,7 +203,7 @@ class Two(nn.Module):
 )
 def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int) -> None:
     model = Two(kind)
-    branches = attach(model, "pair", rows(), CLASSES, output=output)
+    branches = attach(model, rows(), CLASSES, at="pair", output=output)
     model(rows())
     assert branches.head("pair").width == width
     assert branches.logits()["pair"].shape == (3, CLASSES)
@@ -210,7 +212,7 @@ def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int
 @pytest.mark.parametrize("kind", ["ids", "none"])
 def test_a_layer_without_a_tensor_is_refused(kind: str) -> None:
     with pytest.raises(UsageError, match=r"layer 'pair' gives no floating-point tensor \(its output is a"):
-        attach(Two(kind), "pair", rows(), CLASSES)
+        attach(Two(kind), rows(), CLASSES, at="pair")
 
 
 @pytest.mark.parametrize(
@@ -227,4 +229,4 @@ def test_a_layer_without_a_tensor_is_refused(kind: str) -> None:
 )
 def test_an_unknown_part_of_an_output_is_explained(kind: str, output: object, message: str) -> None:
     with pytest.raises(UsageError, match=f"'pair'.*{message}"):
-        attach(Two(kind), "pair", rows(), CLASSES, output=output)
+        attach(Two(kind), rows(), CLASSES, at="pair", output=output)

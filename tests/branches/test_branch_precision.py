@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
 from torch import nn
 
-from asymtrain.branches import attach
+from asymtrain.branches import Parallel, attach
 from asymtrain.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("bfloat16_on_any_cpu")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("bfloat16_on_any_cpu")
 
 def test_the_loss_is_the_same_inside_and_outside_autocast() -> None:
     model, x = Cnn().eval(), images()
-    branches = attach(model, "convs.*", x, CLASSES, 2, "all")
+    branches = attach(model, x, CLASSES, at="convs.*", head=Parallel(2, activation="all"))
     with torch.autocast("cpu", torch.bfloat16):
         output = model(x)
         inside = branches.loss(targets())
@@ -42,7 +42,8 @@ def test_features_are_cast_to_the_branches_type(
     model_type: torch.dtype, asked: torch.dtype | None, expected: torch.dtype
 ) -> None:
     model, x = mlp().to(model_type), rows().to(model_type)
-    branches = attach(model, ["1", "3"], x, CLASSES, 2, dtype=asked)
+    branches = attach(model, x, CLASSES, at=["1", "3"], head=Parallel(2))
+    branches.to(asked)
     assert {parameter.dtype for parameter in branches.parameters()} == {expected}
     assert {buffer.dtype for buffer in branches.buffers()} == {expected}
     model(x)
@@ -56,7 +57,7 @@ def test_the_loss_of_many_tokens_is_finite_in_half_precision() -> None:
     model = nn.ModuleDict({"embed": nn.Embedding(30, 4), "block": nn.Linear(4, 4), "head": nn.Linear(4, 30)})
     model.forward = lambda tokens: model["head"](model["block"](model["embed"](tokens)))
     model, tokens = model.half(), torch.randint(0, 30, (2, 16384))
-    branches = attach(model, "block", tokens, 30, preset="early_exit", layout="BTD", shift=1)
+    branches = attach(model, tokens, 30, at="block", preset="early_exit", layout="BTD", shift=1)
     output = model(tokens)
     loss = branches.loss(tokens)
     torch.testing.assert_close(loss, F.cross_entropy(output[:, :-1].float().mT, tokens[:, 1:]))
@@ -66,14 +67,14 @@ def test_the_loss_of_many_tokens_is_finite_in_half_precision() -> None:
 
 def test_branches_can_change_type_later() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES, 3, "all").double()
+    branches = attach(model, x, CLASSES, at="1", head=Parallel(3, activation="all")).double()
     model(x)
     assert branches.loss(targets()).dtype == torch.float64
 
 
 def test_branches_on_another_device_are_explained() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES).to("meta")
+    branches = attach(model, x, CLASSES, at="1").to("meta")
     model(x)
     with pytest.raises(UsageError, match=r"'1' is on cpu, its branches on meta: .* branches.to\(device\)"):
         branches.loss(targets())
@@ -84,10 +85,10 @@ def test_branches_on_another_device_are_explained() -> None:
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_branches_follow_the_model_to_its_device(activation: str) -> None:
     model, x = Cnn(), images()
-    here = attach(copy.deepcopy(model), "convs.*", x, CLASSES, 3, activation)
+    here = attach(copy.deepcopy(model), x, CLASSES, at="convs.*", head=Parallel(3, activation=activation))
     model, x = model.cuda(), x.cuda()
     before = torch.cuda.get_rng_state()
-    branches = attach(model, "convs.*", x, CLASSES, 3, activation)
+    branches = attach(model, x, CLASSES, at="convs.*", head=Parallel(3, activation=activation))
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert {p.device.type for p in [*branches.parameters(), *branches.buffers()]} == {"cuda"}
     # The draw is the CPU's on every device.

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from branch_zoo import BATCH, CLASSES, Case, assert_same_bits, bits_of, build, call, hooks_in, targets
 
-from asymtrain.branches import Branches, attach
+from asymtrain.branches import Branches, Parallel, attach
 
 ACTIVATIONS = ["last", "all"]
 
 
 def attached(case: Case, model: torch.nn.Module, sample: object, **options: object) -> Branches:
-    return attach(model, case.at, sample, CLASSES, **{**case.options, **options})
+    return attach(model, sample, CLASSES, at=case.at, **{**case.options, **options})
 
 
 def train(case: Case, model: torch.nn.Module, sample: object, branches: Branches | None, steps: int = 2) -> None:
@@ -36,7 +36,7 @@ def train(case: Case, model: torch.nn.Module, sample: object, branches: Branches
 
 def test_layers_and_widths_are_found(case: Case) -> None:
     model, sample = build(case)
-    branches = attached(case, model, sample, redundancy=3)
+    branches = attached(case, model, sample, head=Parallel(3))
     assert branches.layers == case.layers
     assert tuple(branches.head(name).width for name in branches.layers) == case.widths
     assert branches.num_weights() == 3 * CLASSES * sum(case.widths)
@@ -62,7 +62,7 @@ def test_an_attached_model_computes_what_it_computed(case: Case, activation: str
     torch.manual_seed(5)
     plain = call(model.train(), sample)
     model, sample = build(case)
-    branches = attached(case, model, sample, activation=activation, redundancy=2)
+    branches = attached(case, model, sample, head=Parallel(2, activation=activation))
     torch.manual_seed(5)
     assert torch.equal(call(model.train(), sample), plain)
     assert not branches.stripped
@@ -71,7 +71,7 @@ def test_an_attached_model_computes_what_it_computed(case: Case, activation: str
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_training_step_reaches_model_and_live_branches(case: Case, activation: str) -> None:
     model, sample = build(case)
-    branches = attached(case, model, sample, activation=activation, redundancy=3)
+    branches = attached(case, model, sample, head=Parallel(3, activation=activation))
     call(model.train(), sample)
     logits = branches.logits()
     shape = (3, BATCH, CLASSES) if activation == "all" else (BATCH, CLASSES)
@@ -91,13 +91,13 @@ def test_a_training_step_reaches_model_and_live_branches(case: Case, activation:
 def test_states_load_strictly_both_ways(case: Case, activation: str) -> None:
     model, sample = build(case)
     keys = list(model.state_dict())
-    branches = attached(case, model, sample, activation=activation, redundancy=2)
+    branches = attached(case, model, sample, head=Parallel(2, activation=activation))
     assert list(model.state_dict()) == keys
     assert all(key.startswith("heads.") for key in branches.state_dict())
     train(case, model, sample, branches)
     model_state, branch_state = bits_of(model), bits_of(branches)
     fresh, _ = build(case, seed=9)
-    again = attached(case, fresh, sample, activation=activation, redundancy=2)
+    again = attached(case, fresh, sample, head=Parallel(2, activation=activation))
     fresh.load_state_dict(model_state, strict=True)
     again.load_state_dict(branch_state, strict=True)
     # Continuing from the loaded pair is continuing.
@@ -111,7 +111,7 @@ def test_states_load_strictly_both_ways(case: Case, activation: str) -> None:
 
 def test_strip_gives_the_model_back(case: Case) -> None:
     model, sample = build(case)
-    branches = attached(case, model, sample, redundancy=2)
+    branches = attached(case, model, sample, head=Parallel(2))
     train(case, model, sample, branches)
     never, _ = build(case)
     never.load_state_dict(model.state_dict(), strict=True)
@@ -128,7 +128,7 @@ def test_n_of_1_and_20_train_the_same_backbone(case: Case) -> None:
     ends = []
     for redundancy in (1, 20):
         model, sample = build(case)
-        branches = attached(case, model, sample, redundancy=redundancy)
+        branches = attached(case, model, sample, head=Parallel(redundancy))
         train(case, model, sample, branches, steps=5)
         ends.append(bits_of(model))
     assert_same_bits(*ends)

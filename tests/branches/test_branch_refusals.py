@@ -10,8 +10,9 @@ import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows
 from torch import nn
 
-from asymtrain.branches import WithBranches, attach, clean
+from asymtrain.branches import Dense, Linear, Parallel, WithBranches, attach, clean
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Huber, Mse, Sigmoid
 
 
 def nan() -> torch.Tensor:
@@ -34,29 +35,28 @@ def nested(layout: torch.layout = torch.strided) -> torch.Tensor:
 
 # By what is wrong: the options, and key words of the error.
 OPTIONS = {
-    "redundancy 0": ({"redundancy": 0}, "redundancy must be .* got 0"),
-    "redundancy -1": ({"redundancy": -1}, "redundancy must be .* got -1"),
-    "redundancy 1.5": ({"redundancy": 1.5}, "redundancy must be .* got 1.5"),
-    "redundancy True": ({"redundancy": True}, "redundancy must be"),
+    "redundancy 0": (lambda: {"head": Parallel(0)}, "redundancy must be .* got 0"),
+    "redundancy -1": (lambda: {"head": Parallel(-1)}, "redundancy must be .* got -1"),
+    "redundancy 1.5": (lambda: {"head": Parallel(1.5)}, "redundancy must be .* got 1.5"),
+    "redundancy True": (lambda: {"head": Parallel(True)}, "redundancy must be"),
     "classes 0": ({"classes": 0}, "classes must be .* got 0"),
     "classes text": ({"classes": "5"}, "classes must be .* got '5'"),
-    "a choice of one": ({"classes": 1, "objective": "cross_entropy"}, "'cross_entropy' of one output is always 0"),
+    "a choice of one": ({"classes": 1, "objective": "softmax"}, "Softmax of one output is always 0"),
     "mask": ({"mask": "padding"}, "`mask` 'padding': write one of input"),
-    "dtype": ({"dtype": torch.int32}, "dtype must be .* got torch.int32"),
-    "dtype text": ({"dtype": "float32"}, "dtype must be .* got 'float32'"),
-    "ignore_index": ({"ignore_index": 1.5}, "ignore_index must be .* got 1.5"),
+    "ignore_index": (lambda: {"objective": Sigmoid(ignore_index=1.5)}, "ignore_index must be .* got 1.5"),
     "objective": ({"objective": 3}, "objective must be .* got 3"),
     "class of objectives": (
         {"objective": nn.CrossEntropyLoss},
         r"instance of it, such as CrossEntropyLoss\(\)",
     ),
-    "quantities by nothing": ({"classes": None, "outputs": 1}, "objective='mse' or 'huber'"),
-    "detach by layer": ({"detach": {"1": True, "3": False}}, "detach is True or False for all layers"),
-    "allow_skipped": ({"allow_skipped": "1"}, "allow_skipped is True or False for all layers"),
-    "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
-    "branch_reduction": ({"branch_reduction": "max"}, "unknown branch_reduction 'max'"),
-    "class_reduction": ({"class_reduction": "none"}, "unknown class_reduction 'none'"),
-    "resize": ({"resize": "none"}, "unknown resize 'none'"),
+    "neither classes nor outputs": ({"classes": None}, r"objective=Mse\(outputs=2\)"),
+    "classes and outputs": ({"objective": Mse(outputs=2)}, "give one of classes="),
+    "outputs": (lambda: {"classes": None, "objective": Huber(outputs=0)}, "outputs must be .* got 0"),
+    "head of one layer": ({"head": {"1": Parallel(2)}}, "Parallel is for all layers"),
+    "activation": (lambda: {"head": Parallel(2, activation="lsat")}, "unknown activation 'lsat': did you mean 'last'"),
+    "reduction": (lambda: {"head": Parallel(2, reduction="max")}, "unknown reduction 'max'"),
+    "class_reduction": (lambda: {"objective": Sigmoid("none")}, "unknown class_reduction 'none'"),
+    "resize": (lambda: {"pool": Dense("none")}, "unknown resize 'none'"),
     "pool": ({"pool": "max"}, "unknown pool 'max'"),
     "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),
     "layout number": ({"layout": 3}, "layout 3 is not one letter an axis"),
@@ -69,11 +69,17 @@ OPTIONS = {
     "meta": ({"sample": rows().to("meta")}, "`sample` is on the meta device"),
     "meta in a dict": ({"sample": {"input": rows().to("meta")}}, "`sample` is on the meta device"),
     "holds itself": ({"sample": endless()}, "`sample` holds itself"),
-    "weights without end": ({"redundancy": 2**62}, "redundancy=4611686018427387904 .* more than .* weights"),
+    "weights without end": (
+        lambda: {"head": Parallel(2**62)},
+        "redundancy=4611686018427387904 .* more than .* weights",
+    ),
     "classes without end": ({"classes": 10**30}, "makes more than .* weights"),
-    "bias on meta": ({"bias": torch.zeros(CLASSES, device="meta")}, "bias must be a tensor with one value"),
-    "complex bias": ({"bias": torch.zeros(CLASSES, dtype=torch.complex64)}, "bias must be a tensor with one value"),
-    "nested bias": ({"bias": nested()}, "bias must be a tensor with one value"),
+    "bias on meta": ({"head": Linear(torch.zeros(CLASSES, device="meta"))}, "bias must be a tensor with one value"),
+    "complex bias": (
+        {"head": Linear(torch.zeros(CLASSES, dtype=torch.complex64))},
+        "bias must be a tensor with one value",
+    ),
+    "nested bias": ({"head": Linear(nested())}, "bias must be a tensor with one value"),
     "pool fails": ({"pool": lambda f: 1 / 0}, r"'1' cannot be pooled \(ZeroDivisionError: "),
     "pool of no features": ({"pool": lambda f: f[:, :0]}, r"'1' gives a tensor of shape \(3, 0\)"),
     "pool of no rows": ({"pool": lambda f: f[:0]}, r"'1' gives a tensor of shape \(0, 8\)"),
@@ -91,11 +97,16 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_wrong_options(options: dict[str, object], message: str) -> None:
+def test_wrong_options(options: object, message: str) -> None:
     model = mlp()
     before, state = bits_of(model), torch.get_rng_state()
+
+    def attach_so() -> None:
+        given = options() if callable(options) else options  # a value may be refused where it is made
+        attach(model, **{"at": ["1", "3"], "sample": rows_like(), "classes": CLASSES, **given})
+
     with pytest.raises(UsageError, match=message) as caught:
-        attach(model, **{"at": ["1", "3"], "sample": rows_like(), "classes": CLASSES, **options})
+        attach_so()
     assert "\n" not in str(caught.value)
     assert not hooks_in(model)
     assert_same_bits(bits_of(model), before)
@@ -110,21 +121,30 @@ def rows_like() -> torch.Tensor:
 
 def test_counts_of_numpy_and_torch_are_whole_numbers() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, torch.tensor([1, CLASSES - 1]).max() + 1, np.int64(3))
+    branches = attach(model, x, torch.tensor([1, CLASSES - 1]).max() + 1, at="1", head=Parallel(np.int64(3)))
     assert branches.head("1").weights.shape == (3, CLASSES, 8)
     model(x)
     branches.loss(torch.arange(len(x))).backward()
 
 
-def test_attach_twice_at_one_layer() -> None:
+def test_two_sets_at_one_layer_do_not_know_of_each_other() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
-    with pytest.raises(UsageError, match=r"layer '3' carries branches already: call strip\(\) on those first"):
-        attach(model, "3", x, CLASSES)
+    first, second = attach(model, x, CLASSES, at=["1", "3"]), attach(model, x, CLASSES, at="3", seed=1)
     model(x)
-    branches.logits()
-    branches.strip()
-    attach(model, "3", x, CLASSES)
+    alone = first.losses(torch.arange(len(x)))["3"]
+    assert not torch.equal(alone, second.losses(torch.arange(len(x)))["3"])
+    second.strip()
+    model(x)
+    assert torch.equal(first.losses(torch.arange(len(x)))["3"], alone)
+    first.strip()
+    assert not hooks_in(model)
+
+
+@pytest.mark.parametrize("allowed", ["1", 1, {"1": True}])
+def test_skipped_layers_are_allowed_for_all_or_none(allowed: object) -> None:
+    branches = attach(mlp(), rows(), CLASSES, at=["1", "3"])
+    with pytest.raises(UsageError, match="allow_skipped is True or False for all layers"):
+        branches.allow_skipped = allowed
 
 
 def compiled() -> object:
@@ -139,7 +159,7 @@ def script(module: nn.Module) -> nn.Module:
 
 def test_a_script_of_a_model_with_branches_says_what_to_do() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["1", "3"])
     with pytest.raises(UsageError, match=r"while branches are attached: strip them first, or script asymtrain\.clean"):
         script(model)
     assert not any(hasattr(hook, "__name__") for hook in model._forward_hooks.values())
@@ -178,7 +198,7 @@ WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize(("build", "message"), WRAPPED.values(), ids=WRAPPED)
 def test_wrapped_models(build: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attach(build(), "1", rows(), CLASSES)
+        attach(build(), rows(), CLASSES, at="1")
 
 
 def test_a_scripted_part_beside_the_layer_does_not_matter() -> None:
@@ -186,19 +206,19 @@ def test_a_scripted_part_beside_the_layer_does_not_matter() -> None:
         nn.Sequential(nn.Linear(7, 7), script(nn.Sequential(nn.Linear(7, 7), nn.ReLU())), nn.Linear(7, CLASSES)),
         rows(),
     )
-    branches = attach(model, "0", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="0")
     model(x)
     branches.loss(torch.arange(len(x))).backward()
 
 
 def test_inference_mode_is_refused() -> None:
     with torch.inference_mode(), pytest.raises(UsageError, match=r"inside torch.inference_mode, .*: call it outside"):
-        attach(mlp(), "1", rows(), CLASSES)
+        attach(mlp(), rows(), CLASSES, at="1")
 
 
 def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     model._is_replica = True  # what nn.DataParallel sets on the copies that share our hooks
     with pytest.raises(UsageError, match=r"branches do not work in nn.DataParallel"):
         model(x)
@@ -207,7 +227,7 @@ def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
 
 def test_with_branches_wants_its_own_model() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
+    branches = attach(model, x, CLASSES, at="1")
     for others in ((mlp(), branches), (branches, model)):
         with pytest.raises(UsageError, match="these branches are not on this model"):
             WithBranches(*others)
@@ -228,10 +248,10 @@ def test_a_nested_sample_is_called_and_a_nested_feature_refused(layout: torch.la
 
     model, x = Padded(), nested(layout)
     with pytest.raises(UsageError, match="layer 'first' gives a nested tensor") as caught:
-        attach(model, "first", x, CLASSES)
+        attach(model, x, CLASSES, at="first")
     assert "\n" not in str(caught.value)
     assert not hooks_in(model)
-    branches = attach(model, "second", x, CLASSES, layout="BTD")
+    branches = attach(model, x, CLASSES, at="second", layout="BTD")
     model(x)
     branches.loss(torch.arange(2)).backward()
 
@@ -241,7 +261,7 @@ def test_buffers_of_any_kind_stay(kind: str) -> None:
     buffers = {"nested": nested, "sparse": lambda: torch.eye(2).to_sparse(), "complex": lambda: torch.ones(2) * 1j}
     buffer = buffers.get(kind, lambda: torch.full((2,), float("nan")))()
     model = with_buffer(buffer)
-    attach(model, "1", rows(), CLASSES).strip()
+    attach(model, rows(), CLASSES, at="1").strip()
     assert model[3].odd is buffer
 
 
@@ -251,4 +271,4 @@ def test_a_sparse_feature_is_refused() -> None:
             return x.to_sparse()
 
     with pytest.raises(UsageError, match=r"layer '0' gives a tensor of layout torch.sparse_coo"):
-        attach(nn.Sequential(Sparse()), "0", rows(), CLASSES)
+        attach(nn.Sequential(Sparse()), rows(), CLASSES, at="0")

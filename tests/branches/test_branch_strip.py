@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.ao import quantization
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
-from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches import Branches, Parallel, WithBranches, attach
 from asymtrain.branches._capture import LayerHook
 from asymtrain.errors import UsageError, UsageWarning
 
@@ -42,7 +42,7 @@ OPTIMIZERS = {
 def test_the_optimizer_forgets_the_branches(name: str) -> None:
     """After strip the optimizer is, bit for bit, one that holds the model alone."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = OPTIMIZERS[name]([*model.parameters(), *branches.parameters()])
     for _ in range(3):
         step(model, branches, optimizer)
@@ -63,7 +63,7 @@ def test_the_optimizer_forgets_the_branches(name: str) -> None:
 
 def test_groups_names_and_schedulers_stay_in_step() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     named = [(f"aux.{name}", parameter) for name, parameter in branches.named_parameters()]
     optimizer = torch.optim.AdamW([{"params": [*model.named_parameters()]}, {"params": named, "lr": 0.1}])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -78,7 +78,7 @@ def test_groups_names_and_schedulers_stay_in_step() -> None:
 def test_lbfgs_forgets_the_branches_too() -> None:
     """It keeps a list, a count and flat vectors of its own; after strip it is one that begins with the model alone."""
     model, x = mlp().eval(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = torch.optim.LBFGS([*branches.parameters(), *model.parameters()], lr=0.1, max_iter=3)
 
     def closure_of(one: nn.Module, own: Branches | None, optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:
@@ -105,12 +105,12 @@ def test_lbfgs_forgets_the_branches_too() -> None:
 def test_weights_that_no_optimizer_has_are_noticed() -> None:
     model, x = mlp(), rows()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     step(model, branches, optimizer)
     with pytest.warns(UserWarning, match=r"the optimizer given to strip never had the branches' weights: give it \["):
         branches.strip(optimizer)
     assert branches.stripped
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     step(model, branches, optimizer)
     with pytest.warns(UserWarning, match=r"had gradients and no optimizer changed them: give it \["):
         branches.strip()
@@ -119,15 +119,15 @@ def test_weights_that_no_optimizer_has_are_noticed() -> None:
 def test_weights_that_are_trained_or_meant_to_rest_are_not_noticed() -> None:
     model, x = mlp(), rows()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    branches = attach(model, AT, x, CLASSES).requires_grad_(False)
+    branches = attach(model, x, CLASSES, at=AT).requires_grad_(False)
     step(model, branches, optimizer)
     branches.strip(optimizer)
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     own = torch.optim.SGD(branches.parameters(), lr=0.1)
     step(model, branches, optimizer)
     own.step()
     branches.strip()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     model(x)
     branches.loss(targets()).backward()  # looked at, without a step of any optimizer
     branches.strip()
@@ -140,14 +140,14 @@ def both(model: nn.Module, branches: Branches) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("end", [Branches.strip, lambda branches: branches.__exit__(None)], ids=["strip", "block"])
 def test_weights_that_stay_in_an_optimizer_are_noticed(end: Callable[[Branches], None]) -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = both(model, branches)
     step(model, branches, optimizer)
     with pytest.warns(UsageWarning, match=r"an optimizer has the weights .*strip\(optimizer\)") as seen:
         end(branches)
     assert len(seen) == 1
     assert not hooks_in(model)
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     given, other = torch.optim.SGD(branches.parameters(), lr=0.1), both(model, branches)
     step(model, branches, other)
     given.step()
@@ -157,14 +157,14 @@ def test_weights_that_stay_in_an_optimizer_are_noticed(end: Callable[[Branches],
 
 def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = both(model, branches)
     step(model, None, optimizer)
     branches.accuracies(targets())
     with pytest.warns(UsageWarning, match=r"branches\.loss never called.* add alpha") as seen:
         branches.strip(optimizer)
     assert len(seen) == 1
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     wrapped = WithBranches(model, branches)
     optimizer = both(model, branches)
     F.cross_entropy(wrapped(x)[0], targets()).backward()
@@ -179,7 +179,7 @@ def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
 def test_branches_that_are_used_or_not_trained_are_not_noticed(use: str) -> None:
     """A loss of one's own, a weight of 0, a model that is only looked at or whose weights are loaded."""
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = both(model, branches)
     output, logits = WithBranches(model, branches)(x) if use in ("returned", "own loss") else (model(x), {})
     main = F.cross_entropy(output, targets())
@@ -204,7 +204,7 @@ def test_branches_that_are_used_or_not_trained_are_not_noticed(use: str) -> None
 def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
     gc.collect()
     before, model, x = len(hooks), mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = both(model, branches)
     step(model, branches, optimizer)
     assert len(hooks) == before + 1
@@ -214,14 +214,14 @@ def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
     assert watch() is None
     branches.strip()
     assert len(hooks) == before
-    attach(model, AT, x, CLASSES)  # not kept
+    attach(model, x, CLASSES, at=AT)  # not kept
     gc.collect()
     assert len(hooks) == before
 
 
-@pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask", "name"])
+@pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask"])
 def test_attributes_that_would_be_ignored_are_refused(name: str) -> None:
-    branches = attach(mlp(), AT, rows(), CLASSES)
+    branches = attach(mlp(), rows(), CLASSES, at=AT)
     with pytest.raises(UsageError, match=rf"'{name}' cannot be set .*attach\(\.\.\., {name}="):
         setattr(branches, name, {"1": 0.0})
     branches.train().eval().requires_grad_(False).to(torch.float64)
@@ -231,7 +231,7 @@ def test_attributes_that_would_be_ignored_are_refused(name: str) -> None:
 
 def test_several_optimizers_at_once() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     first = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     second = torch.optim.SGD(branches.parameters(), lr=0.1)
     branches.strip([first, second])
@@ -241,7 +241,7 @@ def test_several_optimizers_at_once() -> None:
 
 def test_what_is_no_optimizer_is_refused_and_nothing_is_half_done() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     with pytest.raises(UsageError, match="strip takes the optimizer, or a list of optimizers"):
         branches.strip(model)
     assert hooks_in(model)
@@ -251,7 +251,7 @@ def test_what_is_no_optimizer_is_refused_and_nothing_is_half_done() -> None:
 @pytest.mark.parametrize("moment", ["before a forward", "after a forward", "after a loss", "after backward"])
 def test_at_any_moment(moment: str) -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()])
     loss = None
     if moment != "before a forward":
@@ -270,7 +270,7 @@ def test_at_any_moment(moment: str) -> None:
 
 def test_a_second_strip_is_refused_and_leaving_the_block_is_not() -> None:
     model, x = mlp(), rows()
-    with attach(model, AT, x, CLASSES) as branches:
+    with attach(model, x, CLASSES, at=AT) as branches:
         model(x)
         branches.strip()
         with pytest.raises(UsageError, match="stripped already: attach again"):
@@ -282,7 +282,7 @@ def test_a_second_strip_is_refused_and_leaving_the_block_is_not() -> None:
 
 def test_the_block_strips_also_after_an_error() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     optimizer = both(model, branches)
     step(model, branches, optimizer)
     with pytest.raises(KeyError), branches:
@@ -292,7 +292,7 @@ def test_the_block_strips_also_after_an_error() -> None:
 
 def test_stripped_branches_keep_their_weights_and_nothing_else() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES, 2)
+    branches = attach(model, x, CLASSES, at=AT, head=Parallel(2))
     model(x)
     state = branches.state_dict()
     branches.strip()
@@ -300,7 +300,7 @@ def test_stripped_branches_keep_their_weights_and_nothing_else() -> None:
     for ask in (branches.logits, lambda: branches.loss(targets()), lambda: branches.accuracies(targets())):
         with pytest.raises(UsageError, match="these branches are stripped: attach again"):
             ask()
-    again = attach(model, AT, x, CLASSES, 2, seed=1)
+    again = attach(model, x, CLASSES, at=AT, head=Parallel(2), seed=1)
     again.load_state_dict(state, strict=True)
     assert torch.equal(again.head("1").weights, branches.head("1").weights)
 
@@ -310,7 +310,7 @@ def test_others_hooks_stay() -> None:
     calls: list[str] = []
     model.register_forward_hook(lambda *_: calls.append("root"))
     model[1].register_forward_hook(lambda *_: calls.append("layer"))
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     branches.strip()
     calls.clear()
     model(x)
@@ -322,7 +322,7 @@ def test_others_hooks_stay() -> None:
 def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
     """prepare_qat replaces layers, and registers the hooks of each on the layer in its place."""
     model, x = mlp().train(), rows()
-    branches = attach(model, ["0", "1"], x, CLASSES)
+    branches = attach(model, x, CLASSES, at=["0", "1"])
     layer = model[0]
     model.qconfig = quantization.get_default_qat_qconfig("qnnpack")
     quantization.prepare_qat(model, inplace=True)
@@ -331,23 +331,23 @@ def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
     before = branches.head("0").live.clone()
     step(model, branches, optimizer)
     assert not torch.equal(branches.head("0").live, before)
-    other = attach(model, "1", x, CLASSES, name="other")
+    other = attach(model, x, CLASSES, at="1")
     branches.strip(optimizer)
-    assert [hook.name for hook in hooks_in(model) if isinstance(hook, LayerHook)] == ["other"]
+    assert [hook.forward for hook in hooks_in(model) if isinstance(hook, LayerHook)] == [other._capture.forward]
     other.strip()
     assert not [hook for hook in hooks_in(model) if type(hook).__module__.startswith("asymtrain")]
 
 
 def test_branches_out_of_reach_take_their_hooks_along() -> None:
     model, x = mlp(), rows()
-    attach(model, AT, x, CLASSES)  # not kept
+    attach(model, x, CLASSES, at=AT)  # not kept
     gc.collect()
     assert not hooks_in(model)
 
 
 def test_branches_do_not_keep_the_model_alive() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     assert not any(isinstance(part, nn.Sequential) for part in branches.modules())
     watch = weakref.ref(model)
     del model
@@ -378,7 +378,7 @@ def test_the_onnx_graph_is_that_of_a_model_that_never_had_branches(case: Case) -
     never, sample = build(case)
     expected = nodes(never, sample)
     model, _ = build(case)
-    branches = attach(model, case.at, sample, CLASSES, 3, "all", **case.options)
+    branches = attach(model, sample, CLASSES, at=case.at, head=Parallel(3, activation="all"), **case.options)
     model(**sample) if isinstance(sample, dict) else model(*sample) if isinstance(sample, tuple) else model(sample)
     branches.loss(targets()).backward()
     branches.strip()

@@ -20,8 +20,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches import Branches, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Mse
 
 AT = ["1", "3"]
 KINDS = ("ddp", "sharded", "blocks")
@@ -30,7 +31,7 @@ PATIENCE = 120  # seconds for two ranks that need ten
 
 def test_it_gives_what_model_and_branches_give(case: Case) -> None:
     model, sample = build(case)
-    branches = attach(model.eval(), case.at, sample, CLASSES, 2, **case.options)
+    branches = attach(model.eval(), sample, CLASSES, at=case.at, head=Parallel(2), **case.options)
     net = WithBranches(model, branches)
     arguments, keywords = (), {}
     if isinstance(sample, dict):
@@ -49,7 +50,7 @@ def test_it_gives_what_model_and_branches_give(case: Case) -> None:
 
 def test_its_parameters_are_the_models_and_the_live_ones() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES, 3)
+    branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
     net = WithBranches(model, branches)
     ids = {id(parameter) for parameter in net.parameters()}
     assert ids == {id(parameter) for parameter in [*model.parameters(), *branches.parameters()]}
@@ -58,7 +59,7 @@ def test_its_parameters_are_the_models_and_the_live_ones() -> None:
 
 def test_its_logits_must_be_passed_on() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     _, logits = WithBranches(model, branches)(x)
     with pytest.raises(UsageError, match=r"WithBranches returned this forward's logits.*logits=logits"):
         branches.loss(targets())
@@ -70,8 +71,8 @@ def test_its_logits_must_be_passed_on() -> None:
 @pytest.mark.parametrize("copied", [False, True], ids=["itself", "copy"])
 def test_a_second_set_goes_around_the_first(copied: bool) -> None:
     model, x = mlp().eval(), rows()
-    one = attach(model, AT, x, CLASSES)
-    two = attach(model, AT, x, outputs=2, objective="mse", name="two")
+    one = attach(model, x, CLASSES, at=AT)
+    two = attach(model, x, at=AT, objective=Mse(outputs=2))
     net = WithBranches(WithBranches(model, one), two)
     expected = (model(x), one.logits()), two.logits()
     output = (copy.deepcopy(net) if copied else net)(x)
@@ -80,7 +81,7 @@ def test_a_second_set_goes_around_the_first(copied: bool) -> None:
         id(value) for part in (model, one, two) for value in part.parameters()
     }
     with pytest.raises(UsageError, match="these branches are not on this model"):
-        WithBranches(WithBranches(model, one), attach(mlp(), AT, x, CLASSES))
+        WithBranches(WithBranches(model, one), attach(mlp(), x, CLASSES, at=AT))
     one.strip()
     (_, gone), logits = net(x)
     assert gone == {}
@@ -99,21 +100,21 @@ class Tokens(torch.nn.Module):
 def test_the_mask_of_the_forward_counts_for_its_logits() -> None:
     tokens, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]])
     model = Tokens()
-    branches = attach(model, "block", (tokens, mask), 9, pool="none", layout="BTD", shift=1)
+    branches = attach(model, (tokens, mask), 9, at="block", pool="none", layout="BTD", shift=1)
     model(tokens, mask)
     expected = branches.loss(tokens)
     assert not torch.equal(expected, branches.loss(tokens, mask=torch.ones_like(mask)))
     _, logits = WithBranches(model, branches)(tokens, mask)
     assert torch.equal(branches.loss(tokens, logits=logits), expected)
     branches.strip()
-    flat = attach(model, "block", (tokens, mask), 9, pool=lambda hidden: hidden.flatten(0, 1))
+    flat = attach(model, (tokens, mask), 9, at="block", pool=lambda hidden: hidden.flatten(0, 1))
     model(tokens, mask)
     assert torch.equal(flat.loss(tokens.flatten()), flat.loss(tokens.flatten(), mask=torch.ones(8)))
 
 
 def test_after_strip_the_model_is_called_itself() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, AT, x, CLASSES)
+    branches = attach(model, x, CLASSES, at=AT)
     net = WithBranches(model, branches)
     branches.strip()
     with pytest.raises(UsageError, match=r"the branches are stripped: call \(and wrap\) the model itself"):
@@ -123,7 +124,7 @@ def test_after_strip_the_model_is_called_itself() -> None:
 def test_idle_branches_are_not_broadcast() -> None:
     model, x = mlp(), rows()
     model._ddp_params_and_buffers_to_ignore = ["0.bias"]
-    net = WithBranches(model, attach(model, AT, x, CLASSES, 3))
+    net = WithBranches(model, attach(model, x, CLASSES, at=AT, head=Parallel(3)))
     idle = {name for name, _ in net.named_buffers()}
     assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | idle
     assert len(idle) == 2
@@ -138,7 +139,7 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         mesh, half = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         model, x = mlp(), rows()
         keys = list(model.state_dict())
-        branches = attach(model, AT, x, CLASSES, 3)
+        branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
         net = WithBranches(model, branches)
         if apart:
             fully_shard(branches, mesh=mesh)
@@ -153,7 +154,7 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         after = [value.full_tensor() for value in net.parameters()]
         assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
         with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
-            attach(net, "model.0", x, CLASSES)
+            attach(net, x, CLASSES, at="model.0")
         with torch.no_grad():
             net(x)  # an evaluation, after which the modules have whole weights, and the optimizer sharded ones
         branches.strip(optimizer)
@@ -173,7 +174,7 @@ def test_a_sharded_pair_trains_what_the_pair_trains() -> None:
         x, start, ends = rows(), mlp().eval(), []  # without dropout
         for sharded in (False, True):
             model = copy.deepcopy(start)
-            branches = attach(model, AT, x, CLASSES, 3)
+            branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
             net = WithBranches(model, branches)
             if sharded:
                 fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
@@ -199,7 +200,7 @@ def test_two_sharded_sets() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = mlp()
-        one, two = (attach(model, ["2", "3"], rows(), CLASSES, name=name) for name in ("one", "two"))
+        one, two = (attach(model, rows(), CLASSES, at=["2", "3"]) for name in ("one", "two"))
         net = fully_shard(WithBranches(WithBranches(model, one), two), mesh=init_device_mesh("cpu", (1,)))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         (_, first), second = net(rows())
@@ -218,7 +219,7 @@ def _train(rank: int, folder: str, activation: str) -> None:
     """Five steps on this rank's own batches; the ranks start from different models."""
     torch.manual_seed(rank)
     model = mlp()
-    branches = attach(model, AT, rows(), CLASSES, 3, activation)
+    branches = attach(model, rows(), CLASSES, at=AT, head=Parallel(3, activation=activation))
     net = DistributedDataParallel(WithBranches(model, branches))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     for _ in range(5):
@@ -227,7 +228,7 @@ def _train(rank: int, folder: str, activation: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    refused = [_refusal(lambda: _drift(model, branches)), _refusal(lambda: attach(net, "1", rows(), CLASSES))]
+    refused = [_refusal(lambda: _drift(model, branches)), _refusal(lambda: attach(net, rows(), CLASSES, at="1"))]
     state = {"model": model.state_dict(), "branches": branches.state_dict(), "refused": refused}
     branches.strip(optimizer)
     torch.save(state, Path(folder) / f"{activation}-{rank}.pt")
@@ -238,7 +239,7 @@ def _shard(rank: int, folder: str, kind: str) -> None:
     torch.manual_seed(0)
     model, mesh = mlp(), init_device_mesh("cpu", (2,))
     start = copy.deepcopy(model.state_dict())
-    branches = attach(model, AT, rows(), CLASSES, 3, "all")
+    branches = attach(model, rows(), CLASSES, at=AT, head=Parallel(3, activation="all"))
     net: torch.nn.Module = WithBranches(model, branches)
     if kind == "blocks":
         for block in list(model)[::2]:
@@ -269,7 +270,7 @@ def _shard(rank: int, folder: str, kind: str) -> None:
         "optimized": [len(optimizer.state), sum(len(group["params"]) for group in optimizer.param_groups)],
         "logits": list(logits),
         "hooks": sum(len(part._forward_hooks) for name, part in model.named_modules() if name in AT),
-        "refused": _refusal(lambda: attach(net, "1", rows(), CLASSES)),
+        "refused": _refusal(lambda: attach(net, rows(), CLASSES, at="1")),
     }
     torch.save(state, Path(folder) / f"{kind}-{rank}.pt")
 
@@ -362,7 +363,7 @@ def test_ranks_stay_equal_in_ddp(trained: Path) -> None:
         first, second = (torch.load(trained / f"{activation}-{rank}.pt") for rank in (0, 1))
         for part in ("model", "branches"):
             assert all(torch.equal(first[part][name], second[part][name]) for name in first[part])
-        fresh = attach(mlp(), AT, rows(), CLASSES, 3, activation).state_dict()
+        fresh = attach(mlp(), rows(), CLASSES, at=AT, head=Parallel(3, activation=activation)).state_dict()
         moved = [name for name in fresh if not torch.equal(fresh[name], first["branches"][name])]
         assert moved == [name for name in fresh if not name.endswith("idle")]
         drift, wrapped = first["refused"]

@@ -25,6 +25,7 @@ from adapters import (
 from torch.utils.data import DataLoader, TensorDataset
 
 from asymtrain import UsageError, attach
+from asymtrain.branches import Parallel
 
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
 
@@ -63,7 +64,7 @@ def loader():
 def callback(**options):
     sample = examples()[0][:2]
     return BranchesCallback(**{"alpha": 0.5, "model": "net", "at": "blocks.*", "classes": CLASSES, "sample": sample,
-                               "redundancy": 2, **options})  # fmt: skip
+                               "head": Parallel(2), **options})  # fmt: skip
 
 
 def trainer(*callbacks, epochs=2, **options):
@@ -104,18 +105,20 @@ def test_a_step_of_two_calls_says_which_has_branches():
 
 
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
-@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}, {"activation": "all"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"accumulate": 2}, {"bf16": True}, {"head": Parallel(2, activation="all")}], ids=str
+)
 def test_it_trains_what_a_loop_by_hand_trains(settings):
     settings = {"alpha": 0.5, **settings}
     more = {"accumulate_grad_batches": settings.get("accumulate", 1)}
     if settings.get("bf16"):
         more["precision"] = "bf16-mixed"
-    options = {key: settings[key] for key in ("activation",) if key in settings}
-    module, added = Module(), callback(alpha=settings["alpha"], **options)
+    settings = {"head": Parallel(2), **settings}
+    module, added = Module(), callback(alpha=settings["alpha"], head=settings["head"])
     run = trainer(added, **more)
     run.fit(module, loader())
     alone = seeded(Net)
-    branches = by_hand(alone, epochs=2, redundancy=2, **settings)
+    branches = by_hand(alone, epochs=2, **settings)
     assert_same_bits(module.net, alone)
     assert_same_bits(added.branches, branches)
     assert module.seen == 12
@@ -132,11 +135,10 @@ def test_what_is_logged():
     run = trainer(added, epochs=1)
     run.fit(module, loader())
     logged = {name: float(value) for name, value in run.callback_metrics.items()}
-    layers = ["branch_loss/blocks.0", "branch_loss/blocks.1"]
-    assert logged.keys() == {"main_loss", "auxiliary_loss", "branch_loss", *layers, "gradient_cosine"}
-    assert logged["auxiliary_loss"] == logged["branch_loss"]
-    assert logged["main_loss"] < logged["branch_loss"]
-    assert logged["branch_loss"] == pytest.approx(sum(logged[name] for name in layers))
+    layers = ["auxiliary_loss/blocks.0", "auxiliary_loss/blocks.1"]
+    assert logged.keys() == {"main_loss", "auxiliary_loss", *layers, "gradient_cosine"}
+    assert logged["main_loss"] < logged["auxiliary_loss"]
+    assert logged["auxiliary_loss"] == pytest.approx(sum(logged[name] for name in layers))
     assert logged["gradient_cosine"] == pytest.approx(added.alignments.seen[-1].cosine)
     silent = callback(every=0)
     trainer(silent, epochs=1).fit(Module(), loader())
@@ -365,7 +367,8 @@ class Three(Module):
 
 def test_what_is_refused():
     sample, init = examples()[0][:2], torch.optim.Optimizer.__init__
-    for options in ({}, {"at": "blocks.*"}, {"classes": CLASSES}):
+    branches = attach(Net(), sample, CLASSES, at="blocks.*")
+    for options in ({}, {"at": "blocks.*"}, {"branches": branches, "classes": CLASSES}):
         with pytest.raises(UsageError, match="give either branches"):
             BranchesCallback(alpha=1.0, **options)
     with pytest.raises(UsageError, match="unknown part of Module 'nett': did you mean 'net'"):
@@ -432,7 +435,7 @@ def test_two_ranks_train_what_one_trains(tmp_path):
     done = subprocess.run([sys.executable, "-c", RANKS], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     alone = seeded(Net)
-    by_hand(alone, alpha=0.5, epochs=2, redundancy=2)
+    by_hand(alone, alpha=0.5, epochs=2, head=Parallel(2))
     for name, value in torch.load(tmp_path / "trained.pt").items():
         # Of two ranks the sums are in another order; without the average the difference is a hundredth.
         assert torch.allclose(value, alone.state_dict()[name], atol=1e-3), name

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from asymtrain import attach
+from asymtrain.branches import Parallel
 
 ALPHA = 0.5
 
@@ -36,7 +37,7 @@ class Checkpointed(Net):
 
 
 def branches_on(model):
-    return attach(model, at="blocks.*", sample=examples()[0][:2], classes=CLASSES, redundancy=2, activation="all")
+    return attach(model, examples()[0][:2], CLASSES, at="blocks.*", head=Parallel(2, activation="all"))
 
 
 def optimizer_of(model, branches):
@@ -180,6 +181,6 @@ def test_peft_with_the_trainer_of_hugging_face(first, tmp_path):
     assert moved
     assert moved <= {name for name, value in adapted.named_parameters() if value.requires_grad}
     assert any("lora_" in name for name in moved)
-    assert "branch_loss" in trainer.state.log_history[0]
+    assert "auxiliary_loss" in trainer.state.log_history[0]
     assert branches.stripped
     assert_no_hooks(adapted)

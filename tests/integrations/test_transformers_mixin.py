@@ -15,7 +15,9 @@ from adapters import BATCH, CLASSES, Net, assert_bare, assert_no_hooks, assert_s
 from torch.utils.data import IterableDataset
 
 from asymtrain import UsageError, attach
+from asymtrain.branches import Parallel
 from asymtrain.errors import UsageWarning
+from asymtrain.objectives import Sigmoid
 
 pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -75,7 +77,7 @@ def arguments(folder, **options):
 
 
 def branches_on(model, **options):
-    return attach(model, at="blocks.*", sample=examples()[0][:2], classes=CLASSES, **{"redundancy": 2, **options})
+    return attach(model, at="blocks.*", sample=examples()[0][:2], classes=CLASSES, **{"head": Parallel(2), **options})
 
 
 def trainer_of(model, branches, folder, alpha=0.5, options=None, **more):
@@ -97,7 +99,7 @@ def test_it_trains_what_a_loop_by_hand_trains(settings, kind, tmp_path):
     trainer = trainer_of(model, branches, tmp_path, settings["alpha"], options)
     trainer.train()
     alone = seeded(Net)
-    wanted = by_hand(alone, epochs=2, redundancy=2, **settings)
+    wanted = by_hand(alone, epochs=2, head=Parallel(2), **settings)
     assert_same_bits(model, alone)
     assert_same_bits(branches, wanted)
     assert branches.stripped
@@ -125,6 +127,21 @@ def test_its_own_optimizer_has_the_branches_too(tmp_path):
     assert not torch.equal(branches.head("blocks.0").live, before)
 
 
+def test_it_attaches_by_itself_what_attach_gives(tmp_path):
+    """The sample is the first batch of the training data, and taking it moves no random state."""
+    by_attach, alone = seeded(Labelled), seeded(Labelled)
+    given = trainer_of(by_attach, branches_on(by_attach), tmp_path, options={"max_steps": 4})
+    before = torch.get_rng_state()  # to which a trainer sets it
+    given.train()
+    trainer = trainer_of(alone, None, tmp_path, options={"max_steps": 4}, classes=CLASSES, head=Parallel(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert trainer.branches.layers == ("blocks.0", "blocks.1")
+    trainer.train()
+    assert_same_bits(alone, by_attach)
+    with pytest.raises(UsageError, match="give either branches"):
+        trainer_of(Labelled(), None, tmp_path)
+
+
 def test_what_is_logged(tmp_path):
     model = seeded(Labelled)
     branches = branches_on(model)
@@ -133,12 +150,11 @@ def test_what_is_logged(tmp_path):
     rows = [row for row in trainer.state.log_history if "loss" in row]
     assert len(rows) == 2
     for row, found in zip(rows, trainer.alignments.seen, strict=True):
-        assert row["auxiliary_loss"] == row["branch_loss"]
         assert row["loss"] == pytest.approx(row["main_loss"] + 0.5 * row["auxiliary_loss"], abs=1e-4)
-        assert row["branch_loss"] == pytest.approx(row["branch_loss/blocks.0"] + row["branch_loss/blocks.1"])
+        assert row["auxiliary_loss"] == pytest.approx(row["auxiliary_loss/blocks.0"] + row["auxiliary_loss/blocks.1"])
         assert row["gradient_cosine"] == pytest.approx(found.cosine)
     silent = seeded(Labelled)
-    other = trainer_of(silent, branches_on(silent), tmp_path, options={"max_steps": 4}, cosine=False)
+    other = trainer_of(silent, branches_on(silent), tmp_path, options={"max_steps": 4}, every=0)
     other.train()
     assert other.alignments.seen == []
     assert_same_bits(silent, model)  # measuring changes nothing
@@ -266,7 +282,7 @@ def test_branches_with_options_of_their_own_and_an_end(until, tmp_path):
         again = trainer_of(resumed, branches_on(resumed), tmp_path / "again", options=options, **more)
         again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert_same_bits(resumed, whole)
-    logged = [row["step"] for row in trainer.state.log_history if "branch_loss" in row]
+    logged = [row["step"] for row in trainer.state.log_history if "auxiliary_loss" in row]
     assert logged == [step for step in range(2, 13, 2) if step <= last]
 
 
@@ -380,7 +396,7 @@ def on_positions(model, **options):
 
 
 def on_positions_but_255(model):
-    return on_positions(model, ignore_index=255, mask=None)
+    return on_positions(model, objective=Sigmoid(ignore_index=255), mask=None)
 
 
 def on_positions_masked_by_a_function(model):
@@ -411,7 +427,7 @@ def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
                                   alpha=0.7, optimizers=(optimizer, None), **more)  # fmt: skip
         trainer.train()
         trained.append(model.state_dict())
-        names = ("main_loss", "auxiliary_loss", "branch_loss/transformer.h.0")
+        names = ("main_loss", "auxiliary_loss", "auxiliary_loss/transformer.h.0")
         logged.append([row[name] for row in trainer.state.log_history if "loss" in row for name in names])
     moved = max((value - seeded(causal_model).state_dict()[name]).abs().max() for name, value in trained[0].items())
     apart = max((value - trained[1][name]).abs().max() for name, value in trained[0].items())
@@ -440,7 +456,7 @@ def test_the_gradients_keep_their_ratio_at_any_accumulation(kind, tmp_path):
                              per_device_train_batch_size=BATCH // accumulate)  # fmt: skip
             put, rows = (on_sentences, sentences(BATCH, "row")) if kind == "bert" else (branches_on, InOrder())
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-            BranchesTrainer(model, args, train_dataset=rows, branches=put(model), alpha=alpha, cosine=False,
+            BranchesTrainer(model, args, train_dataset=rows, branches=put(model), alpha=alpha, every=0,
                             optimizers=(optimizer, None)).train()  # fmt: skip
             moved.append(
                 torch.cat([(value.detach() - start[name]).flatten() for name, value in model.named_parameters()])
@@ -557,7 +573,7 @@ def test_weights_of_layers_count(tmp_path):
     trainer = trainer_of(model, weighted, tmp_path, options={"max_steps": 1, "logging_steps": 1})
     trainer.train()
     row = trainer.state.log_history[0]
-    assert row["branch_loss"] == pytest.approx(3 * row["branch_loss/blocks.0"] + row["branch_loss/blocks.1"])
+    assert row["auxiliary_loss"] == pytest.approx(3 * row["auxiliary_loss/blocks.0"] + row["auxiliary_loss/blocks.1"])
 
 
 def test_labels_for_each_token_and_a_model_of_transformers(tmp_path):
@@ -580,7 +596,7 @@ def test_labels_for_each_token_and_a_model_of_transformers(tmp_path):
     args = arguments(tmp_path, max_steps=1, logging_steps=1, label_smoothing_factor=0.1, per_device_train_batch_size=8)
     trainer = BranchesTrainer(model, args, train_dataset=rows, branches=branches, alpha=1.0)
     trainer.train()
-    assert trainer.state.log_history[0]["branch_loss"] == pytest.approx(wanted, rel=1e-5)
+    assert trainer.state.log_history[0]["auxiliary_loss"] == pytest.approx(wanted, rel=1e-5)
     assert_no_hooks(model)
     fresh = transformers.BertForTokenClassification(config)
     fresh.load_state_dict(model.state_dict(), strict=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from asymtrain import attach, models
+from asymtrain.branches import Parallel
 
 EXACT = {
     ("mlp", 10): {0: 279_818, 1: 285_578, 20: 395_018, 300: 2_007_818},
@@ -30,7 +31,15 @@ def test_the_paper_s_parameter_counts(arch, classes, redundancy, monkeypatch):
     count = sum(parameter.numel() for parameter in model.parameters())
     if redundancy:
         sample = torch.zeros(2, 3, 32, 32)
-        branches = attach(model, list(model.points), sample, classes, redundancy, layout=model.layout, pool=model.pool)
+        branches = attach(
+            model,
+            sample,
+            classes,
+            at=list(model.points),
+            head=Parallel(redundancy),
+            layout=model.layout,
+            pool=model.pool,
+        )
         count += branches.num_weights()
         assert sum(weight.numel() for weight in branches.parameters()) == branches.num_weights() // redundancy
     assert count == EXACT[arch, classes][redundancy]

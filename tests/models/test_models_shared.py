@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from asymtrain import UsageError, attach, models
+from asymtrain.branches import Parallel
 from asymtrain.models import Backbone, KeyedDropout
 from asymtrain.models._building import options_of
 from small_backbones import SHAPES, SMALL
@@ -150,7 +151,9 @@ def test_stacked_reads_no_parameter_of_the_module(case):
 
 def test_attach_sees_the_features(case):
     model, images = case.build(), case.images()
-    branches = attach(model, list(model.points), images, CLASSES, 3, layout=model.layout, pool=model.pool)
+    branches = attach(
+        model, images, CLASSES, at=list(model.points), head=Parallel(3), layout=model.layout, pool=model.pool
+    )
     model.eval()
     logits = model(images)
     pure, features = model.features(images)
@@ -164,7 +167,7 @@ def test_attach_sees_the_features(case):
 
 def test_attach_finds_the_layout_by_itself(case):
     model = case.build()
-    branches = attach(model, list(model.points), case.images(), CLASSES, pool=model.pool)
+    branches = attach(model, case.images(), CLASSES, at=list(model.points), pool=model.pool)
     assert tuple(branches.head(layer).width for layer in branches.layers) == model.widths
 
 

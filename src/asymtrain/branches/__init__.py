@@ -2,7 +2,7 @@
 
 _attaching.py   attach(): check, dry run, draw, connect
 _layers.py      names and globs -> modules            _dry_run.py   what calls on the sample tell
-_forwards.py    calls that leave no trace
+_blocks.py      layers where none are named           _forwards.py  calls that leave no trace
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
 _heads.py       one layer's weights and logits        _tied.py      the model's own output layer
@@ -11,23 +11,28 @@ _fused.py       rows -> the loss, in one node         _kernels.py   the same as 
 _core.py        Branches                              _optimizers.py  their weights in optimizers
 _with_branches.py  WithBranches
 
-`attach`, `Branches`, `WithBranches`, `clean` and `PRESETS` are for users. The other names are for tools on top of
-branches: to call a model without a trace, to find the feature or the logits in what it gives, to make single heads.
+For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
+`prior`, `Parallel` and `Dense`. For tools on top of branches: the other names, which call a model without a trace, find
+the feature or the logits in what it gives, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
+from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
-from asymtrain.branches._heads import check_weight_count, draw_branches, module_heads
+from asymtrain.branches._heads import Linear, Parallel, check_weight_count, draw_branches, module_heads, prior
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
-from asymtrain.branches._pooling import PoolName, Reader
+from asymtrain.branches._pooling import Dense, PoolName, Reader
 from asymtrain.branches._with_branches import WithBranches
 
 __all__ = [
     "PRESETS",
     "Branches",
+    "Dense",
+    "Linear",
+    "Parallel",
     "PoolName",
     "Reader",
     "WithBranches",
@@ -36,10 +41,12 @@ __all__ = [
     "check_weight_count",
     "clean",
     "draw_branches",
+    "find_blocks",
     "first_feature",
     "logits_in",
     "module_at",
     "module_heads",
     "preserve_attributes",
     "preserve_state",
+    "prior",
 ]

@@ -1,14 +1,12 @@
 """`attach`: put temporary branches on a model, or say in one line why not and what to do instead."""
 
 import functools
-import inspect
 import math
-import operator
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,158 +14,122 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from asymtrain.branches._axes import BatchEvidence, LayerEvidence, infer_layout
-from asymtrain.branches._capture import carries_branches
+from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._core import Branches
 from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
-from asymtrain.branches._heads import NAMED_HEADS, HeadKind, make_heads
+from asymtrain.branches._heads import NAMED_HEADS, HeadKind, Linear, Parallel, Prior, make_heads
 from asymtrain.branches._layers import Where, by_layer, find_paths, module_at
-from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
+from asymtrain.branches._losses import LossFn, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, named_parts
-from asymtrain.branches._pooling import Pool, Reader
+from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
 from asymtrain.branches._tied import output_layers
 from asymtrain.branches._with_branches import is_sharded
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
-from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
-
-Arguments = ParamSpec("Arguments")
+from asymtrain.objectives import Objective, find_objective, prior_bias, whole_number
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's branch: twenty linear maps at each layer, of which the last is live, judged class by class
-    "paper": {"redundancy": 20, "activation": "last", "objective": "sigmoid"},
+    "paper": {"head": Parallel(20), "objective": "sigmoid"},
     # The same branch, begun at the class shares: a bias-free one first has to learn that most classes are absent
-    "prior": {"objective": "sigmoid", "bias": "prior"},
+    "prior": {"head": Linear(bias="prior"), "objective": "sigmoid"},
     # One target a pixel or a token, at every resolution: U-Nets and other dense predictors
-    "deep_supervision": {"pool": "none", "objective": "softmax", "resize": "targets"},
+    "deep_supervision": {"pool": Dense(resize="targets"), "objective": "softmax"},
     # Inner layers learn to use the model's own output layer, so that inference may stop there
     "early_exit": {"pool": "none", "head": "tied", "objective": "softmax"},
-    # What a linear classifier can read at a layer, without any effect on the model
-    "probe": {"objective": "softmax", "detach": True},
+    # What a linear classifier can read at a layer. No gradient goes into the model, and its forward needs none
+    "probe": {"objective": "softmax"},
 }
 
 
-def _with_preset(function: Callable[Arguments, Branches]) -> Callable[Arguments, Branches]:
-    """Let `preset` fill in what was not given."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Branches:
-        preset = kwargs.get("preset")
-        if preset is None:
-            return function(*args, **kwargs)
-        if preset not in PRESETS:
-            raise unknown_name("preset", str(preset), PRESETS)
-        given = signature.bind_partial(*args, **kwargs).arguments
-        chosen = {name: value for name, value in PRESETS[str(preset)].items() if name not in given}
-        return function(*args, **{**chosen, **kwargs})
-
-    return call
-
-
-@_with_preset
 def attach(
     model: nn.Module,
-    at: Where,
     sample: object,
     classes: int | None = None,
-    redundancy: int = 1,
-    activation: Activation = "last",
     *,
+    at: Where | None = None,
+    objective: str | Objective | LossFn | None = None,
+    head: HeadKind | Parallel | Mapping[str, HeadKind] | None = None,
     preset: str | None = None,
-    outputs: int | None = None,
-    objective: str | LossFn | None = None,
-    head: HeadKind | Mapping[str, HeadKind] = "linear",
-    pool: Pool | Mapping[str, Pool] = "mean",
+    pool: Pool | Mapping[str, Pool] | None = None,
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
-    resize: Resize | None = None,
-    shift: int | None = None,
     mask: Mask | None = "attention_mask",
-    detach: bool = False,
+    shift: int | None = None,
     weights: float | Mapping[str, float] = 1.0,
-    bias: Tensor | Literal["prior"] | None = None,
-    labels: Tensor | None = None,
-    branch_reduction: BranchReduction = "sum",
-    class_reduction: ClassReduction = "mean",
-    name: str = "branches",
     seed: int = 0,
-    dtype: torch.dtype | None = None,
-    allow_skipped: bool = False,
-    ignore_index: int = -100,
 ) -> Branches:
-    """Put `redundancy` branches with `classes` outputs on each layer of a model; the model stays as it is.
+    """Put branches on layers of a model; the model stays as it is.
 
     Attach before torch.compile, and before DDP or FSDP2 (see `WithBranches`).
 
     Args:
         model: any module. Its parameters, buffers and state_dict do not change.
-        at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
-            that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
         sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. A dry run
             on it finds the widths.
-        classes: the number of logits of a branch.
-        redundancy: the number of branches at each layer.
-        activation: which branch gives a loss: the `last`, or `all`.
+        classes: the number of classes. Leave it out where the objective has a number of `outputs`.
+        at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
+            that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
+            By default the repeated blocks, at most six.
+        objective: what a branch learns by: `sigmoid` (the default, and the paper's), `softmax`, `mse`, `huber`,
+            `dice`; one of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or
+            `Mse(outputs=2)`; or a function from logits and targets to a scalar.
+        head: what a branch is: `linear` (the default, and the paper's), `mlp`, `conv`, `tied` (the model's own final
+            norm and output layer); `Linear(bias=prior(labels))`; `Parallel(20)`, the paper's twenty; a function of
+            (width, outputs) that returns a module; or a module that all layers share.
         preset: a name of `PRESETS`, for the options that are not given.
-        outputs: another word for `classes`, where a branch predicts quantities.
-        objective: what a branch learns by: `sigmoid` (the paper's, and the default for classes), `softmax` (or
-            `cross_entropy`), `mse`, `huber`, `dice`, or a function from logits and targets to a scalar.
-        head: what a branch is: `linear` (the paper's), `mlp`, `conv`, `tied` (the model's own final norm and output
-            layer), a function of (width, outputs) that returns a module, or a module that all layers share.
-        pool: `mean` over positions, the `class_token` (position 0), `none` to keep the positions, or a function from
-            the feature to (B, D).
-        layout: a letter for each axis of the feature (B batch, C or D features, others positions), where it cannot
-            be told: "BD", "BCHW", "BTD", "TBD", "BHWC".
+        pool: `mean` over positions (the default), the `class_token` (position 0), `none` to keep the positions or
+            `Dense(resize=...)` to bring them and the targets' to one number, or a function from the feature to (B, D).
+        layout: a letter for each axis of the feature (B batch, C or D features, others positions), where the dry run
+            cannot tell it: "BD", "BCHW", "BTD", "TBD", "BHWC".
         output: which part of a layer's output is the feature: an index, a key, or a function. Otherwise the first
             floating-point tensor in it.
-        resize: where positions of logits and targets differ in number: bring the `targets` (nearest) or the `logits`
-            (linear) to the other's.
-        shift: how many positions later a token's target is: 1 where a language model learns the next token from its
-            own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
-            models, else 0.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
             function of the model's arguments that returns that; for means over positions and for the loss. The default
             is used at the layers alone that the dry run shows to have its positions. A model that is called without it
             has no padding.
-        detach: whether the branches only read: no gradient goes into the model, and its forward needs none.
+        shift: how many positions later a token's target is: 1 where a language model learns the next token from its
+            own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
+            models, else 0.
         weights: of the layers in the sum of their losses.
-        bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
-            classes' shares in `labels`, without labels of equal shares. None for linear branches without bias.
-        labels: of the training set, for `bias="prior"`: class indices, or as floats a row for each sample (N, C).
-        branch_reduction: with activation `all`, whether a layer's loss is the sum or the mean over its branches.
-        class_reduction: mean or sum over classes, in objectives whose classes do not compete.
-        name: of this set. A layer can have several sets under different names.
         seed: of the initial weights. torch's global random state is not used.
-        dtype: of the weights; otherwise float32, or float64 in a model of float64.
-        allow_skipped: whether a layer may be skipped in a forward. Its loss is then left out.
-        ignore_index: the class index that counts for nothing in losses and accuracies, where they are given none.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from layer names (or globs) to values.
+
+    >>> import torch
+    >>> from asymtrain import attach, models
+    >>> model, x, y = models.build("vit", classes=10), torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> len(branches.layers)
+    6
+    >>> _ = model(x)
+    >>> branches.loss(y).backward()
+    >>> branches.strip()
     """
-    quantities, number = outputs is not None, _number_of_outputs(classes, outputs)
-    redundancy = _count("redundancy", redundancy)
-    learned = _learned_objective(objective, number, quantities=quantities)
-    initial_bias = _initial_bias(bias, labels, number, learned, ignore_index, quantities=quantities)
-    _check_names(
-        activation=(activation, Activation), branch_reduction=(branch_reduction, BranchReduction),
-        class_reduction=(class_reduction, ClassReduction),
-        **({} if resize is None else {"resize": (resize, Resize)}),
-    )  # fmt: skip
-    _check_values(dtype, ignore_index, shift, mask, detach=detach, allow_skipped=allow_skipped)
+    if preset is not None and preset not in PRESETS:
+        raise unknown_name("preset", str(preset), PRESETS)
+    options = {"objective": "sigmoid", "head": "linear", "pool": "mean"} | (PRESETS[preset] if preset else {})
+    given = {"objective": objective, "head": head, "pool": pool}
+    options |= {name: value for name, value in given.items() if value is not None}
+    learned = _learned_objective(options["objective"])
+    number = _number_of_outputs(classes, learned)
+    parallel = options["head"] if isinstance(options["head"], Parallel) else Parallel(1, options["head"])
+    _check_values(shift, mask)
     refuse_wrapped(model)
-    paths = find_paths(model, at)
+    paths = find_paths(model, find_blocks(model, sample) if at is None else at)
     layers = {layer: module_at(model, path) for layer, path in paths.items()}
-    refuse_layers(layers, name)
+    _refuse_scripted(layers)
     mask_rule = mask_of(model, mask, layers.values())
-    wanted = _wanted_readers(layers, layout, pool, output, detach=detach)
-    kinds: dict[str, HeadKind] = by_layer(head, layers, "head", "linear")
+    pools: dict[str, Pool] = by_layer(options["pool"], layers, "pool", "mean")
+    wanted = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
+    kinds = _kinds(parallel, layers)
+    biases = {layer: _initial_bias(kind, learned, number) for layer, kind in kinds.items()}
     layer_weights = by_layer(weights, layers, "weights", 1.0)
-    _check_heads(kinds, initial_bias)
     _check_weights(layer_weights)
 
     run = DryRun(model, layers, {layer: reader.output for layer, reader in wanted.items()})
     settled = [layer for layer, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
-    seen, batch = dry_run(run, sample, settled, detach=detach)
+    seen, batch = dry_run(run, sample, settled, detach=preset == "probe")
     readers, features = {}, {}
     for layer, reader in wanted.items():
         readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, seen.get(layer), batch)
@@ -179,109 +141,90 @@ def attach(
     if shift and not tokens:
         raise UsageError("shift moves the targets of tokens: attach with pool='none' at layers that give (B, T, D)")
     heads = make_heads(
-        kinds, features, readers, number, redundancy, activation, initial_bias, seed, dtype,
+        kinds, features, readers, number, parallel, biases, seed,
         own={id(parameter) for parameter in model.parameters()},
         tied=functools.cache(lambda: output_layers(model, sample, list(layers.values()))),
     )  # fmt: skip
     settings = Settings(
-        learned, activation, branch_reduction, class_reduction, resize,
-        int(tokens and _is_causal(model)) if shift is None else shift,
-        {layer: float(weight) for layer, weight in layer_weights.items() if weight != 1}, allow_skipped,
-        ignore_index, quantities,
+        learned, parallel.activation, parallel.reduction,
+        resize={layer: pool.resize for layer, pool in pools.items() if isinstance(pool, Dense) and pool.resize},
+        shift=int(tokens and _is_causal(model)) if shift is None else shift,
+        weights={layer: float(weight) for layer, weight in layer_weights.items() if weight != 1},
     )  # fmt: skip
-    branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_shift=tokens and shift in (None, 1)
-    )
+    watch_shift = tokens and shift in (None, 1)
+    branches = Branches(heads, readers, settings, paths=paths, mask=mask_rule, watch_shift=watch_shift)
     branches.connect(model)
     return branches
 
 
-def _number_of_outputs(classes: object, outputs: object) -> int:
+def _number_of_outputs(classes: object, objective: Objective | LossFn) -> int:
+    """The number of logits of a branch."""
+    outputs = getattr(objective, "outputs", None)
     if (classes is None) == (outputs is None):
         raise UsageError(
-            "give one of classes=, the number of logits of a branch, and outputs=, where they are quantities"
+            "give one of classes=, the number of classes, and an objective with a number of outputs for quantities: "
+            "objective=Mse(outputs=2)"
         )
-    return _count("classes", classes) if outputs is None else _count("outputs", outputs)
-
-
-def _count(what: str, value: object) -> int:
-    """The value as an int: numpy's and torch's integers are what `labels.max() + 1` gives."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    number = whole_number("classes", classes) if outputs is None else int(outputs)
+    if number == 1 and isinstance(objective, Objective) and objective.competes:
+        raise UsageError(
+            f"the loss of {type(objective).__name__} of one output is always 0, since there is nothing to choose from: "
+            "give classes=2 or more, or for one output 'sigmoid', Mse(outputs=1), Huber(outputs=1) or 'dice'"
+        )
     return number
 
 
-def _check_names(**options: tuple[object, Any]) -> None:
-    """Refuse a word that its option does not know: by option, the word and the `Literal` of those it knows."""
-    for option, (value, known) in options.items():
-        if value not in get_args(known):
-            raise unknown_name(option, str(value), get_args(known))
-
-
-def _check_values(
-    dtype: object, ignore_index: object, shift: object, mask: object, *, detach: object, allow_skipped: object
-) -> None:
+def _check_values(shift: object, mask: object) -> None:
     """Refuse options of the wrong type."""
-    if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
-        raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise UsageError(f"ignore_index must be a whole number such as 255, got {ignore_index!r}")
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
         raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
-    for option, flag in (("detach", detach), ("allow_skipped", allow_skipped)):
-        if not isinstance(flag, bool):  # a dict from layers to flags would be True for all of them
-            raise UsageError(f"{option} is True or False for all layers, got {flag!r}: attach twice where they differ")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
 
 
-def _learned_objective(objective: object, number: int, *, quantities: bool) -> Objective | LossFn:
-    """The objective by name, or the user's own function."""
-    if objective is None:
-        if quantities:  # values on a GPU are not looked at: a sigmoid would learn them without a word
-            raise UsageError("outputs= are quantities: say how they are learnt, with objective='mse' or 'huber'")
-        objective = "sigmoid"
+def _learned_objective(objective: object) -> Objective | LossFn:
+    """The objective by name or with settings, or the user's own function."""
     if isinstance(objective, type):  # its call with logits and targets would be taken for settings
         raise UsageError(f"objective is a class: give an instance of it, such as {objective.__name__}()")
-    if not isinstance(objective, str) and not callable(objective):
-        raise UsageError(
-            f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
-        )
-    learned = find_objective(objective) if isinstance(objective, str) else objective
-    if number == 1 and isinstance(learned, Objective) and learned.competes:
-        raise UsageError(
-            f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
-            "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
-        )
-    return learned
+    if isinstance(objective, str):
+        return find_objective(objective)
+    if isinstance(objective, Objective) or callable(objective):
+        return objective
+    raise UsageError(f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}")
 
 
-def _initial_bias(
-    bias: object, labels: object, classes: int, objective: Objective | LossFn, ignore_index: int, *, quantities: bool
-) -> Tensor | None:
-    """What each branch's bias begins with (C,), or None."""
-    if labels is not None and bias != "prior":
-        raise UsageError("labels are for the initial bias alone: give bias='prior' with them")
+def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
+    """What the branches of each layer are."""
+    kinds: dict[str, HeadKind] = by_layer(parallel.head, layers, "head", "linear")
+    known = ("linear", *NAMED_HEADS, "tied")
+    for kind in kinds.values():
+        if isinstance(kind, Parallel):
+            raise UsageError("Parallel is for all layers: head=Parallel(20, {'blocks.*': 'mlp'})")
+        if not (callable(kind) or isinstance(kind, Linear)) and kind not in known:
+            raise unknown_name("head", str(kind), known)
+    return {layer: Linear() if kind == "linear" else kind for layer, kind in kinds.items()}
+
+
+def _initial_bias(kind: HeadKind, objective: Objective | LossFn, classes: int) -> Tensor | None:
+    """What the bias of each branch of a layer begins with (C,), or None."""
+    bias = kind.bias if isinstance(kind, Linear) else None
     if bias is None:
         return None
-    if isinstance(bias, str):
-        if bias != "prior":
-            raise unknown_name("bias", bias, ["prior"])
+    if isinstance(bias, str) and bias != "prior":
+        raise unknown_name("bias", bias, ["prior"])
+    if isinstance(bias, str | Prior):
         if not isinstance(objective, Objective):
-            raise UsageError("bias='prior' needs an objective by name: give the bias itself, a tensor of logits")
-        if quantities and not objective.shares:
-            raise UsageError("bias='prior' is of classes: give the bias itself, such as the mean of each quantity")
-        return prior_bias(
-            objective, classes, None if labels is None else _fitting_labels(labels, classes, ignore_index)
-        )
+            raise UsageError("a prior needs an objective by name: give the bias itself, a tensor of logits")
+        if getattr(objective, "outputs", None) is not None:
+            raise UsageError("a prior is of classes: give the bias itself, such as the mean of each quantity")
+        labels = bias.labels if isinstance(bias, Prior) else None
+        if labels is not None:
+            labels = _fitting_labels(labels, classes, objective.ignore_index)
+        return prior_bias(objective, classes, labels)
     fits = isinstance(bias, Tensor) and not bias.is_nested and bias.shape == (classes,)
-    if not fits or bias.is_complex() or bias.is_meta:  # type: ignore[attr-defined]
+    if not fits or bias.is_complex() or bias.is_meta:
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
-    return bias  # type: ignore[return-value]
+    return bias
 
 
 def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
@@ -305,15 +248,6 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
     return rows
 
 
-def _check_heads(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
-    known = ("linear", *NAMED_HEADS, "tied")
-    for kind in kinds.values():
-        if not callable(kind) and kind not in known:
-            raise unknown_name("head", str(kind), known)
-        if bias is not None and kind != "linear":
-            raise UsageError("bias is for head='linear': set the initial bias in the function that builds the head")
-
-
 def _check_weights(weights: Mapping[str, object]) -> None:
     for layer, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
@@ -329,16 +263,16 @@ def _is_causal(model: nn.Module) -> bool:
 def _wanted_readers(
     layers: Collection[str],
     layout: str | Mapping[str, str] | None,
-    pool: Pool | Mapping[str, Pool],
+    pools: Mapping[str, Pool],
     output: Selector | Mapping[str, Selector] | None,
     *,
     detach: bool,
 ) -> dict[str, Reader]:
     """By layer, what the user asked for."""
-    pools: dict[str, Pool] = by_layer(pool, layers, "pool", "mean")
+    rules: dict[str, PoolRule] = {layer: "none" if isinstance(pool, Dense) else pool for layer, pool in pools.items()}
     layouts = by_layer(layout, layers, "layout", None)
     selectors = by_layer(output, layers, "output", None)
-    return {layer: Reader(layouts[layer], pools[layer], selectors[layer], detach) for layer in layers}
+    return {layer: Reader(layouts[layer], rules[layer], selectors[layer], detach) for layer in layers}
 
 
 def _read_layer(
@@ -455,7 +389,7 @@ def _warn_of_repeated_calls(seen: Mapping[str, LayerEvidence]) -> None:
             f"one forward calls the layer {counts}{more}, and branches read the last call alone: where every call "
             "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
             UsageWarning,
-            stacklevel=4,  # behind attach and its decorator
+            stacklevel=3,
         )
 
 
@@ -496,12 +430,8 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has values on the meta device: load them or initialise them, then attach")
 
 
-def refuse_layers(layers: dict[str, nn.Module], set_name: str) -> None:
-    """Refuse layers whose hooks would not run or that carry branches of this set already."""
+def _refuse_scripted(layers: Mapping[str, nn.Module]) -> None:
+    """Refuse layers whose hooks would not run."""
     for name, layer in layers.items():
-        if carries_branches(layer, set_name):
-            raise UsageError(
-                f"layer {name!r} carries branches already: call strip() on those first, or give this set another name="
-            )
         if isinstance(layer, torch.jit.ScriptModule):
             raise UsageError(f"layer {name!r} is a TorchScript module, which takes no hooks: choose one that is not")

@@ -146,9 +146,8 @@ class LayerHook(_Hook):
     activation checkpointing, which would not free what is held.
     """
 
-    def __init__(self, forward: Forward, reader: Reader, name: str) -> None:
+    def __init__(self, forward: Forward, reader: Reader) -> None:
         super().__init__(forward)
-        self.name = name  # of the set of branches
         self.reader, self.selector = reader, reader.output
         self.feature_reader = replace(reader, output=None)  # of what the selector gave
         self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
@@ -329,7 +328,6 @@ class Capture:
         model: nn.Module,
         readers: Mapping[str, Reader],
         paths: Mapping[str, str],
-        name: str,
         *,
         mask: MaskRule | None = None,
         keep_tokens: bool = False,
@@ -337,7 +335,7 @@ class Capture:
         self.forward = Forward()
         self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
         self.detached = all(reader.detach for reader in readers.values())
-        self.layers = {layer: LayerHook(self.forward, reader, name) for layer, reader in readers.items()}
+        self.layers = {layer: LayerHook(self.forward, reader) for layer, reader in readers.items()}
         self.forward.layers = list(self.layers.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
@@ -397,7 +395,7 @@ class Capture:
             raise UsageError(
                 "the model's latest forward ran without gradients (torch.no_grad, or checkpointing with "
                 "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as "
-                "well; to train probes on it, attach with detach=True"
+                "well; to train probes on it, attach with preset='probe'"
             )
 
     def remove(self) -> None:
@@ -507,11 +505,6 @@ def _class_forward(module: nn.Module) -> types.FunctionType | None:
     return function if isinstance(function, types.FunctionType) else None
 
 
-def carries_branches(module: nn.Module, name: str) -> bool:
-    """Whether a layer already has branches of the set of this name."""
-    return any(isinstance(hook, LayerHook) and hook.name == name for hook in module._forward_hooks.values())
-
-
 def is_exporting() -> bool:
     """Whether it is torch.export that compiles, by running the model: its graph would keep what hooks compute.
 
@@ -541,7 +534,7 @@ _NOTHING_TAKEN = (
     "WithBranches returned this forward's logits: output, logits = net(x), then branches.loss(y, logits=logits)"
 )
 _SKIPPED = (
-    "pass allow_skipped=True to attach if the model skips them; if their modules were replaced after attach, strip, "
+    "set branches.allow_skipped = True if the model skips them; if their modules were replaced after attach, strip, "
     "and attach to the model as it is now; under torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TRAINED = (
@@ -550,7 +543,7 @@ _NOTHING_TRAINED = (
 )
 _WITHOUT_GRADIENTS = (
     "ran without gradients inside a forward with gradients: use checkpoint(..., use_reentrant=False), or take this "
-    "layer out of torch.no_grad(); to train the branches alone, attach with detach=True"
+    "layer out of torch.no_grad(); to train the branches alone, attach with preset='probe'"
 )
 _DROPPED = (
     "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "
@@ -562,5 +555,5 @@ _HELD = (
 )
 _CHANGED = (
     "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "
-    "that layer as the layer"
+    "that one"
 )

@@ -55,11 +55,9 @@ class Branches(nn.Module):
         *,
         paths: Mapping[str, str],
         mask: MaskRule | None,
-        name: str,
         watch_shift: bool,
     ) -> None:
         super().__init__()
-        self.name = name
         self.paths = dict(paths)  # of the modules, by layer
         self.mask = mask
         self._watch_mask = True  # whether the next loss makes sure that the model's mask is 1 where positions count
@@ -69,6 +67,7 @@ class Branches(nn.Module):
         self.layers = tuple(heads)
         self.readers = {name: readers[name] for name in heads}
         self.settings = settings
+        self._allow_skipped = False
         self.stripped = False
         self._capture: Capture | None = None
         self._fuser: Fuser | None = None
@@ -76,6 +75,17 @@ class Branches(nn.Module):
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._positions = {name: reader.positions for name, reader in readers.items()}
         self._built = True
+
+    @property
+    def allow_skipped(self) -> bool:
+        """Whether the model may skip layers in a forward, whose losses are then left out. You may set it."""
+        return self._allow_skipped
+
+    @allow_skipped.setter
+    def allow_skipped(self, allowed: bool) -> None:
+        if not isinstance(allowed, bool):
+            raise UsageError(f"allow_skipped is True or False for all layers, got {allowed!r}")
+        self._allow_skipped = allowed
 
     @property
     def activation(self) -> Activation:
@@ -116,7 +126,8 @@ class Branches(nn.Module):
             # Rows of one width share one product; anything larger or of another kind is a product of its own.
             alike: object = name
             if isinstance(head, LinearHead) and not head.positions:
-                alike = feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype
+                biased = head.bias is not None
+                alike = feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype, biased
             groups.setdefault(alike, []).append(name)
         logits: dict[str, Tensor] = {}
         products: list[Product] = []
@@ -139,33 +150,28 @@ class Branches(nn.Module):
         if torch.is_grad_enabled() and capture.forward.with_grad:
             refuse_drift()
             capture.used = True
-        return self(capture.rows(self.settings.allow_skipped))
+        return self(capture.rows(self.allow_skipped))
 
-    def losses(
-        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def losses(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> dict[str, Tensor]:
         """The auxiliary loss of each layer that ran, before it is weighted.
 
         `targets` are class indices (B,), or one value for each class (B, C); of layers whose positions are kept (B, T)
-        or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to `ignore_index`, by default that of `attach`, and
-        targets whose `mask` is 0 do not count. `logits` are those that `WithBranches` returned; without it the model's
+        or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to the objective's `ignore_index`, and targets whose
+        `mask` is 0, do not count. `logits` are those that `WithBranches` returned; without it the model's
         latest forward is meant.
         """
-        return self._by_layer(self._losses(targets, self._ignored(ignore_index), logits, mask))
+        return self._by_layer(self._losses(targets, logits, mask))
 
-    def loss(
-        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
-    ) -> Tensor:
+    def loss(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> Tensor:
         """The weighted sum over layers of the auxiliary losses; see `losses` for the arguments.
 
         0 where every layer was skipped and that is allowed.
         """
-        ignore_index = self._ignored(ignore_index)
-        total = None if logits is not None or mask is not None else self._fused_loss(targets, ignore_index)
+        total = None if logits is not None or mask is not None else self._fused_loss(targets)
         if total is not None:
             return total
         weights = self.settings.weights
-        for names, losses in self._losses(targets, ignore_index, logits, mask):
+        for names, losses in self._losses(targets, logits, mask):
             part = losses.sum()
             if any(name in weights for name in names):
                 # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
@@ -173,7 +179,7 @@ class Branches(nn.Module):
             total = part if total is None else total + part.to(total.device)
         return torch.zeros((), device=self.head(self.layers[0]).device()) if total is None else total
 
-    def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
+    def _fused_loss(self, targets: Tensor) -> Tensor | None:
         """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
         capture, fuser = self._attached(), self._fuser
         if fuser is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -186,35 +192,28 @@ class Branches(nn.Module):
         capture.check_has_gradients()
         refuse_drift()
         capture.used = True
-        sources = capture.sources(self.settings.allow_skipped)
-        return fuser.loss(sources, targets, ignore_index) if sources else None
+        sources = capture.sources(self.allow_skipped)
+        return fuser.loss(sources, targets) if sources else None
 
     @torch.no_grad()
-    def accuracies(
-        self, targets: Tensor, ignore_index: int | None = None, *, logits: Logits = None, mask: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def accuracies(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> dict[str, Tensor]:
         """The share of right answers at each layer that ran, of a regression R squared; see `losses`."""
-        groups, ignore_index = self._aligned(logits, targets, mask), self._ignored(ignore_index)
-        return self._by_layer((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
+        groups = self._aligned(logits, targets, mask)
+        return self._by_layer((group.names, accuracies_of(group, self.settings)) for group in groups)
 
-    def _losses(
-        self, targets: Tensor, ignore_index: int, logits: Logits, mask: Tensor | None
-    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    def _losses(self, targets: Tensor, logits: Logits, mask: Tensor | None) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
         groups = self._aligned(logits, targets, mask)
         tokens = None if self._capture is None else self._capture.forward.tokens
         if self._watch_shift and tokens is not None and not torch.compiler.is_compiling():
-            self._watch_shift = not check_shift(tokens, targets, self.settings.shift, ignore_index)
+            self._watch_shift = not check_shift(tokens, targets, self.settings.shift, self.settings.ignore_index)
         for group in groups:
-            yield group.names, losses_of(group, ignore_index, self.settings)
+            yield group.names, losses_of(group, self.settings)
 
     def _aligned(self, logits: Logits, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
         given = self._given(logits)
         return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
-
-    def _ignored(self, given: int | None) -> int:
-        return self.settings.ignore_index if given is None else given
 
     def _products(self) -> tuple[Product, ...]:
         """Those of the latest logits, once: nobody is to keep them alive after their loss."""
@@ -268,9 +267,7 @@ class Branches(nn.Module):
         """Put the hooks on a model that has the layers, and on no other any more. `attach` does this."""
         self.disconnect()
         # Positions alone are masked, and only targets of tokens are shifted.
-        self._capture = Capture(
-            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_shift
-        )
+        self._capture = Capture(model, self.readers, self.paths, mask=self.mask, keep_tokens=self._watch_shift)
         self._steps = StepHook(model, list(self.parameters()))
         self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
@@ -290,7 +287,7 @@ class Branches(nn.Module):
     def take(self) -> dict[str, Tensor]:
         """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
         capture = self._attached()
-        logits = self(capture.rows(self.settings.allow_skipped))
+        logits = self(capture.rows(self.allow_skipped))
         # A compiled graph then need not give the features out beside the logits.
         capture.forward.forget_features("taken")
         if next(self.parameters(), None) is None:
@@ -402,4 +399,4 @@ def _key(layer: str) -> str:
 
 
 _EMPTY = nn.ModuleDict()
-_FIXED = ("activation", "mask", "name")  # options of attach that are read here and fixed in the hooks
+_FIXED = ("activation", "mask")  # options of attach that are read here and fixed in the hooks

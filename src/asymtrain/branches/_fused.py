@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from asymtrain.branches._heads import Head, LinearHead
 from asymtrain.branches._losses import Settings
 from asymtrain.branches._pooling import Pooled, Reader, memory_layout
-from asymtrain.objectives import ClassReduction, Objective, kept_rows
+from asymtrain.objectives import Objective, kept_rows
 
 if TYPE_CHECKING:
     from asymtrain.branches._kernels import Launches
@@ -70,8 +70,6 @@ class FusionPlan:
     shares: Tensor | None  # of the layers in the sum, in that order; None where each is 1
     closed_form: bool  # whether the objective is the sigmoid of class indices
     objective: Objective
-    class_reduction: ClassReduction
-    ignore_index: int
     launches: "Launches | None"  # kernels of our own, where there are some for such features
 
 
@@ -81,6 +79,8 @@ def fuser_of(heads: Mapping[str, Head], readers: Mapping[str, Reader], settings:
     if len(linear) < len(heads) or settings.activation != "last" or not isinstance(settings.objective, Objective):
         return None
     if any(head.positions or len(head.live) == 1 or readers[name].detach for name, head in linear.items()):
+        return None
+    if len({head.bias is None for head in linear.values()}) > 1:
         return None
     return Fuser(linear, {name: readers[name].pooled or Pooled() for name in linear}, settings)
 
@@ -92,7 +92,7 @@ class Fuser:
         self.heads, self.pooled, self.settings = heads, pooled, settings
         self.plans: dict[object, FusionPlan | None] = {}
 
-    def loss(self, sources: Mapping[str, Tensor], targets: Tensor, ignore_index: int) -> Tensor | None:
+    def loss(self, sources: Mapping[str, Tensor], targets: Tensor) -> Tensor | None:
         """The weighted sum of the losses of layers with these features; None where it is made in the general way.
 
         A feature of two axes is rows. The node gives targets no gradient.
@@ -109,7 +109,7 @@ class Fuser:
         # All that checks and products depend on, but for the values of targets
         seen = (
             tuple(sources),
-            (len(biases), ignore_index, product_precision(features)),
+            (len(biases), product_precision(features)),
             (targets.shape, targets.dtype, targets.device, targets.layout),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
             *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in (*weights, *biases)],
@@ -118,13 +118,13 @@ class Fuser:
         if plan is _UNKNOWN:
             if len(self.plans) >= _MOST_PLANS:
                 return None
-            plan = self.plans[seen] = self._plan(list(sources), features, own, targets, ignore_index)
+            plan = self.plans[seen] = self._plan(list(sources), features, own, targets)
         if plan is None:
             return None
         # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
-        whole = targets.is_cpu and _all_classes(targets, plan.shape[2], ignore_index)
+        whole = targets.is_cpu and _all_classes(targets, plan.shape[2], plan.objective.ignore_index)
         if targets.is_cpu and not whole:
-            plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
+            plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets)
         targets = targets.to(features[0].device, torch.int64 if targets.ndim == 1 else targets.dtype).contiguous()
         stream = None if plan.launches is None else plan.launches.stream()
         if stream is None:
@@ -137,7 +137,6 @@ class Fuser:
         features: Sequence[Tensor],
         own: Sequence[Mapping[str, Tensor | None]],
         targets: Tensor,
-        ignore_index: int,
     ) -> FusionPlan | None:
         """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
         settings, heads = self.settings, [self.heads[name] for name in names]
@@ -163,7 +162,7 @@ class Fuser:
             return None
         if not by_index and targets.shape[1] != classes:
             return None
-        objective.check(torch.empty(batch, classes, device="meta"), targets, ignore_index)
+        objective.check(torch.empty(batch, classes, device="meta"), targets)
         groups = tuple(_groups(features, pooled))
         order = tuple(layer for group in groups for layer in group.layers)
         shares = [settings.weights.get(name, 1.0) for name in names]
@@ -171,8 +170,8 @@ class Fuser:
         closed_form, softmax = formula == "sigmoid", formula == "softmax" and classes <= _MOST_CLASSES
         launches = None
         if (closed_form or softmax) and has_kernels(weights[0].device):
-            per_row = 1 / classes if closed_form and settings.class_reduction == "mean" else 1.0
-            launches = _launches(features, pooled, weights, biases, shares, per_row, ignore_index, softmax)
+            per_row = 1 / classes if closed_form and _mean_over_classes(objective) else 1.0
+            launches = _launches(features, pooled, weights, biases, shares, per_row, objective.ignore_index, softmax)
         return FusionPlan(
             shape=(len(features), batch, classes),
             groups=groups,
@@ -182,10 +181,12 @@ class Fuser:
             shares=None if set(shares) == {1.0} else weights[0].new_tensor([shares[layer] for layer in order]),
             closed_form=closed_form,
             objective=objective,
-            class_reduction=settings.class_reduction,
-            ignore_index=ignore_index,
             launches=launches,
         )
+
+
+def _mean_over_classes(objective: Objective) -> bool:
+    return getattr(objective, "class_reduction", "mean") == "mean"
 
 
 def _plain(features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
@@ -411,8 +412,7 @@ def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) 
         weight = tensors[count + layer]
         bias = tensors[2 * count + layer] if len(tensors) > 2 * count else None
         logits = F.linear(_row(tensors[layer], axes, weight.dtype), weight, bias)
-        options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
-        total = total + plan.objective.loss(logits, targets, **options) * share  # type: ignore[arg-type]
+        total = total + plan.objective.loss(logits, targets) * share
     return total
 
 
@@ -430,8 +430,8 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole:
         return _sigmoid_and_gradient(logits, targets, plan, whole)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
-        goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
-        losses = plan.objective.losses(leaf, goals[None], keep, plan.class_reduction)
+        goals, keep = kept_rows(targets, leaf[0], plan.objective.ignore_index, None)
+        losses = plan.objective.losses(leaf, goals[None], keep)
         loss = losses.sum() if plan.shares is None else losses @ plan.shares
         (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
@@ -443,10 +443,10 @@ def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, who
     c is the share of an element in the mean over the rows that count; where none does, the loss is 0.
     """
     _, batch, classes = plan.shape
-    each = classes if plan.class_reduction == "mean" else 1
+    each = classes if _mean_over_classes(plan.objective) else 1
     share: Any = 1 / (batch * each)
     if not whole:
-        keep = targets != plan.ignore_index
+        keep = targets != plan.objective.ignore_index
         share = (keep.to(logits.dtype) / (keep.sum().clamp_(min=1) * each)).unsqueeze(1)
         targets = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.

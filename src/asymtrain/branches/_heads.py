@@ -11,21 +11,77 @@ Axis letters: B batch, N branches at a layer, C classes, D width of a layer, K l
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from asymtrain.branches._losses import Activation
+from asymtrain.branches._losses import Activation, Reduction
 from asymtrain.branches._pooling import Reader
-from asymtrain.errors import UsageError, error_line
+from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.objectives import whole_number
 from asymtrain.streams import generator, key
 
 HeadName = Literal["linear", "mlp", "conv", "tied"]
 HeadBuilder = Callable[[int, int], nn.Module]
-HeadKind = HeadName | HeadBuilder | nn.Module
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The logits of the classes' shares in labels; without labels, of equal shares. Made by `prior`."""
+
+    labels: Tensor | None = None
+
+
+def prior(labels: Tensor | None = None) -> Prior:
+    """A bias that begins at the shares of the classes in `labels`, those of the training set.
+
+    Labels are class indices, or as floats one value for each class (N, C). A head without bias first has to learn that
+    most classes are absent.
+
+    >>> import torch
+    >>> from asymtrain import attach, models
+    >>> from asymtrain.branches import Linear, prior
+    >>> model, labels = models.build("mlp", classes=10), torch.arange(1000) % 10
+    >>> branches = attach(model, sample=torch.rand(2, 3, 32, 32), classes=10, head=Linear(bias=prior(labels)))
+    """
+    return Prior(labels)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear head, orthogonal at first; without a bias, as the paper's, unless its first values are given.
+
+    `bias` is one value for each class (C,), `prior(labels)`, or in short `"prior"` for classes of equal shares.
+    """
+
+    bias: Tensor | Prior | Literal["prior"] | None = None
+
+
+HeadKind = HeadName | Linear | HeadBuilder | nn.Module
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """`redundancy` heads side by side at each layer, as in the paper: `head=Parallel(20)`.
+
+    The `last` of them gives a loss and is trained, or `all`: then a layer's loss is the `reduction` of theirs. The last
+    head starts the same for every redundancy.
+    """
+
+    redundancy: int
+    head: HeadKind | Mapping[str, HeadKind] = "linear"
+    activation: Activation = "last"
+    reduction: Reduction = "sum"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "redundancy", whole_number("redundancy", self.redundancy))
+        for option, known in (("activation", Activation), ("reduction", Reduction)):
+            if getattr(self, option) not in get_args(known):
+                raise unknown_name(option, str(getattr(self, option)), get_args(known))
 
 
 def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: int) -> list[Tensor]:
@@ -240,30 +296,29 @@ def make_heads(
     features: Mapping[str, Tensor],
     readers: Mapping[str, Reader],
     outputs: int,
-    redundancy: int,
-    activation: Activation,
-    bias: Tensor | None,
+    parallel: Parallel,
+    biases: Mapping[str, Tensor | None],
     seed: int,
-    dtype: torch.dtype | None,
     own: Collection[int],
     tied: Callable[[], Sequence[nn.Module]],
 ) -> dict[str, Head]:
     """The head of each layer, on the layer's device; a head that does not fit its layer is a `UsageError`."""
     widths = [width_of(features[name], readers[name].positions) for name in kinds]
-    linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if kind == "linear"]
+    redundancy, activation = parallel.redundancy, parallel.activation
+    linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if isinstance(kind, Linear)]
     check_weight_count(linear, outputs, redundancy)
     drawn = draw_branches(seed, widths, outputs, redundancy) if linear else []
     heads: dict[str, Head] = {}
     for index, ((name, kind), width) in enumerate(zip(kinds.items(), widths, strict=True)):
         feature, positions = features[name], readers[name].positions
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
-        wide = torch.promote_types(feature.dtype, torch.float32) if dtype is None else dtype
-        if kind == "linear":
-            heads[name] = LinearHead(drawn[index], activation, bias, positions).to(feature.device, wide)
+        wide = torch.promote_types(feature.dtype, torch.float32)
+        if isinstance(kind, Linear):
+            heads[name] = LinearHead(drawn[index], activation, biases[name], positions).to(feature.device, wide)
             continue
         if kind == "tied" or isinstance(kind, nn.Module):
             if redundancy > 1 or activation != "last":
-                raise UsageError("a head that is shared has one branch: leave redundancy and activation out")
+                raise UsageError("a head that is shared has one branch: give it without Parallel")
             if kind == "tied" and positions > 1:
                 raise UsageError(
                     f"layer {name!r} keeps maps, and the model's output layer, which is linear, reads rows or tokens: "

@@ -286,7 +286,8 @@ class Launches:
 
     def __init__(
         self, layers: Sequence[MemoryLayout], dtypes: Sequence[torch.dtype], batch: int, classes: int,
-        device: torch.device, shares: Sequence[float], per_row: float, ignored: int, precision: str, softmax: bool, with_bias: bool,
+        device: torch.device, shares: Sequence[float], per_row: float, ignored: int, precision: str,
+        softmax: bool, with_bias: bool,
     ) -> None:  # fmt: skip
         count = len(layers)
         self.device = device.index

@@ -15,31 +15,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.branches._pooling import Resize
 from asymtrain.errors import UsageError
-from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows, without_masked
+from asymtrain.objectives import Mse, Objective, Sigmoid, kept_rows, without_masked
 
 Activation = Literal["last", "all"]
-BranchReduction = Literal["sum", "mean"]
+Reduction = Literal["sum", "mean"]
 LossFn = Callable[[Tensor, Tensor], Tensor]
-Resize = Literal["targets", "logits"]
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How logits become losses, and what to do about layers that did not run."""
+    """How logits become losses."""
 
     objective: Objective | LossFn
     activation: Activation
-    branch_reduction: BranchReduction
-    class_reduction: ClassReduction
-    resize: Resize | None
+    reduction: Reduction  # over the live branches of a layer
+    resize: Mapping[str, Resize]  # of layers whose positions may differ in number from the targets'
     shift: int
     weights: Mapping[str, float]  # of layers that do not count once
-    allow_skipped: bool
-    ignore_index: int  # the class index that counts for nothing
-    quantities: bool  # whether a branch predicts these, not classes
+
+    @property
+    def ignore_index(self) -> int:
+        """The class index that counts for nothing; a function of the user's own is given torch's."""
+        return getattr(self.objective, "ignore_index", -100)
+
+    @property
+    def quantities(self) -> bool:
+        """Whether a branch predicts quantities, not classes."""
+        return getattr(self.objective, "outputs", None) is not None
 
 
 @dataclass(frozen=True)
@@ -68,30 +74,29 @@ class Aligned:
     mask: Tensor | None  # (B, positions)
 
 
-def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
+def losses_of(group: Aligned, settings: Settings) -> Tensor:
     """The losses (K,) of layers; over several live branches the sum or mean of their losses."""
     if group.mask is not None:
-        group = replace(group, targets=without_masked(group.targets, group.mask, ignore_index))
+        group = replace(group, targets=without_masked(group.targets, group.mask, settings.ignore_index))
     if isinstance(settings.objective, Objective):
-        settings.objective.check(group.logits[0], group.targets, ignore_index)
-        rows, goals, keep = _rows(group, ignore_index)
-        losses = settings.objective.losses(rows, goals, keep, settings.class_reduction)
+        settings.objective.check(group.logits[0], group.targets)
+        losses = settings.objective.losses(*_rows(group, settings.ignore_index))
     else:
-        losses = _called(settings.objective, group, ignore_index)
+        losses = _called(settings.objective, group)
     losses = losses.view(len(group.names), -1)
-    return losses.sum(1) if settings.branch_reduction == "sum" else losses.mean(1)
+    return losses.sum(1) if settings.reduction == "sum" else losses.mean(1)
 
 
-def accuracies_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
+def accuracies_of(group: Aligned, settings: Settings) -> Tensor:
     """The accuracies (K,) of layers; over several live branches the mean of theirs."""
     objective = settings.objective
     if not isinstance(objective, Objective):  # a user's own function tells no accuracy
-        objective = OBJECTIVES["mse" if settings.quantities else "sigmoid"]
+        objective = Mse() if group.targets.is_floating_point() else Sigmoid()
         group = replace(group, targets=_by_output(group.targets, group.logits, group.positions))
     if group.mask is not None:
-        group = replace(group, targets=without_masked(group.targets, group.mask, ignore_index))
-    objective.check(group.logits[0], group.targets, ignore_index)
-    return objective.accuracy(*_rows(group, ignore_index)).view(len(group.names), -1).mean(1)
+        group = replace(group, targets=without_masked(group.targets, group.mask, objective.ignore_index))
+    objective.check(group.logits[0], group.targets)
+    return objective.accuracy(*_rows(group, objective.ignore_index)).view(len(group.names), -1).mean(1)
 
 
 def align(
@@ -137,11 +142,11 @@ def _aligned(
     names: tuple[str, ...], logits: Tensor, count: int, targets: Tensor, mask: Tensor | None, settings: Settings
 ) -> Aligned:
     """One group; its targets, where they have one value for each class, with the classes last."""
-    layer, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize
+    layer, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize.get(names[0])
     targets = _fitting(layer, logits, count, targets, settings)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if sizes != wanted_sizes and (shift or resize is None):
-        remedy = "attach with resize='targets' (nearest) or resize='logits'"
+        remedy = "attach with pool=Dense(resize='targets') (nearest) or pool=Dense(resize='logits')"
         if shift:  # no resizing brings targets of other tokens into line
             remedy = f"give the labels of all tokens that the model was called on, which shift={shift} moves"
         elif count == 1 and sizes[0] - wanted_sizes[0] == 1:
@@ -192,7 +197,7 @@ def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: 
         remedy = "call targets.movedim(-1, 1)" if shape[-1] == classes else ""
         remedy = "call targets.squeeze(1)" if shape[1] == 1 else remedy
     elif by_name and not by_class and quantities and classes > 1:
-        wrong, remedy = True, "attach with classes= if they are class indices"
+        wrong, remedy = True, "if they are class indices, attach with classes= and an objective without outputs="
     if not wrong and by_name and count and shape[0] != batch:
         wrong, remedy = True, "give one for each sample that the model was called on"
     if wrong:
@@ -272,7 +277,7 @@ def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | N
     return rows, goals[None], keep
 
 
-def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
+def _called(objective: LossFn, group: Aligned) -> Tensor:
     """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
     targets, count = group.targets, group.positions
     indices = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count

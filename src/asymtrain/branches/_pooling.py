@@ -19,7 +19,26 @@ from asymtrain.branches._nested import Selector, select
 from asymtrain.errors import UsageError, unknown_name
 
 PoolName = Literal["mean", "class_token", "none"]
-Pool = PoolName | Callable[[Tensor], Tensor]
+Resize = Literal["targets", "logits"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """`pool=Dense()`, in short `pool="none"`: positions are kept, and each has a target of its own.
+
+    Where targets have another number of positions, `resize` brings the `targets` (nearest) or the `logits` (linear) to
+    the other's.
+    """
+
+    resize: Resize | None = None
+
+    def __post_init__(self) -> None:
+        if self.resize is not None and self.resize not in get_args(Resize):
+            raise unknown_name("resize", str(self.resize), get_args(Resize))
+
+
+PoolRule = PoolName | Callable[[Tensor], Tensor]
+Pool = PoolRule | Dense
 
 
 def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | None = None) -> Tensor:
@@ -132,7 +151,7 @@ class Reader:
     """Reads what branches take from whatever a layer gives."""
 
     layout: str | None  # None where it is not known yet, or not asked for: a user's own pool takes the feature as it is
-    pool: Pool
+    pool: PoolRule
     output: Selector | None = None
     detach: bool = False  # whether no gradient goes back into the model
     masked: bool | None = True  # whether the model's mask is of its positions; None where nothing shows it

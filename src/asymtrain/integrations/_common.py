@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches import Branches
+from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients import AlignmentLog
 
@@ -28,12 +28,21 @@ class Adapter:
         targets: Callable[[Any], Tensor],
         until: float | None,
         branch_options: Mapping[str, Any] | None,
+        attach_options: Mapping[str, Any],
     ) -> None:
         check_settings(alpha, until, targets)
+        enough = not {"classes", "objective"}.isdisjoint(attach_options)
+        if attach_options if branches is not None else not enough:
+            raise UsageError("give either branches=attach(...), or the arguments of attach, such as classes=10")
+        self.attach_options = attach_options
         self.alpha, self.branches, self.targets = alpha, branches, targets
         self.until, self.branch_options = until, branch_options
         self.alignments = AlignmentLog()
         self._last_step = math.inf  # how many optimizer steps have branches
+
+    def _attach(self, model: nn.Module, sample: object) -> Branches:
+        """Attach by the arguments that were given, of which `sample` is settled here."""
+        return attach(model, **{**self.attach_options, "sample": sample})
 
     def _targets_in(self, batch: Any) -> Tensor:
         assert self.branches is not None
@@ -106,8 +115,8 @@ def labels_of(batch: Any) -> Tensor:
 
 def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Losses under the names by which they are logged."""
-    named = {"main_loss": main, "auxiliary_loss": auxiliary, "branch_loss": auxiliary}
-    named |= {f"branch_loss/{layer}": loss for layer, loss in losses.items()}
+    named = {"main_loss": main, "auxiliary_loss": auxiliary}
+    named |= {f"auxiliary_loss/{layer}": loss for layer, loss in losses.items()}
     return {name: loss.detach() for name, loss in named.items()}
 
 

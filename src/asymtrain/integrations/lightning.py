@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches import Branches, attach
+from asymtrain.branches import Branches
 from asymtrain.errors import UsageError, how_to_install, unknown_name
 from asymtrain.gradients import alignment
 from asymtrain.integrations._common import Adapter, OptimizerPart, add_group, device_of, labels_of, named_losses
@@ -44,7 +44,7 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
 
     Args:
         alpha: weight of the auxiliary loss. May be set between steps. At 0 training is that of the module alone.
-        branches: what `attach` gave for a part of the module; or leave it out and say where to attach:
+        branches: what `attach` gave for a part of the module; or leave it out, and give the arguments of `attach`:
         model: the part of the module to attach to, by name, as `training_step` calls it: `net` where that says
             `self.net(x)`. Default: the module itself, for `self(x)`.
         sample: what that part is called with. Default: the module's `example_input_array`.
@@ -53,9 +53,9 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
             then, and the rest of the fit is without them. Default: at the end.
         branch_options: options of the optimizer for the branches' parameters, such as `lr` and `weight_decay`, which
             then have a parameter group of their own.
-        every: optimizer steps between logged branch losses and gradient cosines, which cost a backward for each of the
-            two losses; 0 for none. Default: the trainer's `log_every_n_steps`.
-        options: of `attach`: `at`, `classes`, `redundancy` and the rest.
+        every: optimizer steps between logged auxiliary losses and gradient cosines, which cost a backward for each of
+            the two losses; 0 for none. Default: the trainer's `log_every_n_steps`.
+        options: the other arguments of `attach`: `classes`, `at` and the rest.
 
     Attributes:
         alignments: the log of what was measured; `alignments.summary()`.
@@ -75,11 +75,8 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
         **options: Any,
     ) -> None:
         super().__init__()
-        self._take_settings(alpha, branches, targets, until, branch_options)
-        said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
-        if options if branches is not None else not said:
-            raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")
-        self.model, self.sample, self.every, self.options = model, sample, every, options
+        self._take_settings(alpha, branches, targets, until, branch_options, options)
+        self.model, self.sample, self.every = model, sample, every
         self.given = branches is not None
         self._restored: Mapping[str, Any] = {}
         self._parts: list[OptimizerPart] = []
@@ -172,7 +169,7 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
                 )
             if isinstance(sample, list):
                 sample = tuple(sample)  # of arguments, as `attach` takes them
-            self.branches = attach(target, sample=move_data_to_device(sample, device_of(target)), **self.options)
+            self.branches = self._attach(target, move_data_to_device(sample, device_of(target)))
         if not self.branches.connected_to(target) and not any(map(self.branches.connected_to, module.modules())):
             raise UsageError("these branches are on no part of this module: attach again to train with branches")
         if "branches" in self._restored:

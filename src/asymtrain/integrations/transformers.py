@@ -12,6 +12,7 @@ Works with transformers 5 and 4.57.
 """
 
 import copy
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asymtrain.branches import Branches
+from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, UsageWarning, how_to_install
 from asymtrain.gradients import alignment
 from asymtrain.integrations._common import Adapter, OptimizerPart, add_group, device_of, labels_of, named_losses
@@ -36,13 +37,15 @@ except ImportError as error:
 FILE = "branches.safetensors"
 OPTIMIZER_FILE = "branches_optimizer.pt"
 _Trainer: Any = object  # what the mixin stands before
+_ATTACH_OPTIONS = inspect.signature(attach).parameters.keys() - {"model"}
 
 
 class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are found in the class that uses it
     """Before `Trainer`, or a subclass of it, in the bases of a class; `BranchesTrainer` is that class for `Trainer`.
 
     Args:
-        branches: what `attach` gave for the model, or for a part of it that every forward calls.
+        branches: what `attach` gave for the model, or for a part of it that every forward calls; or leave it out, and
+            give the arguments of `attach`: `classes`, `at` and the rest. `sample` is then a batch of the training data.
         alpha: weight of the auxiliary loss. May be set between steps. At 0 training is that of the trainer alone.
         targets: a function from the inputs to the targets of the branches. By default the labels of the model: (B,) for
             sequences, (B, T) for tokens, and -100 is left out. Where the branches' `pool` is a function, labels of
@@ -51,8 +54,8 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
             then, and the rest of the training is without them. Default: at the end.
         branch_options: options of the optimizer for the branches' parameters, such as `lr` and `weight_decay`, which
             then have a parameter group of their own.
-        cosine: whether the gradient cosine is measured at the steps that are logged. It costs a backward for each of
-            the two losses at those steps.
+        every: optimizer steps between gradient cosines, which cost a backward for each of the two losses; 0 for none.
+            Default: those that are logged.
 
     Attributes:
         alignments: the log of what was measured; `alignments.summary()`.
@@ -71,17 +74,20 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
     def __init__(
         self,
         *args: Any,
-        branches: Branches,
         alpha: float,
+        branches: Branches | None = None,
         targets: Callable[[Any], Tensor] = labels_of,
         until: float | None = None,
         branch_options: Mapping[str, Any] | None = None,
-        cosine: bool = True,
+        every: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._take_settings(alpha, branches, targets, until, branch_options)
+        options = {name: kwargs.pop(name) for name in _ATTACH_OPTIONS & kwargs.keys()}
+        self._take_settings(alpha, branches, targets, until, branch_options, options)
         super().__init__(*args, **kwargs)
-        if not any(map(branches.connected_to, self.model.modules())):
+        if branches is None:
+            self.branches = self._attach(self.model, self._sample(options))
+        if not any(map(self.branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
         _refuse_many_devices(self)
         if branch_options and self.lr_scheduler is not None:
@@ -89,7 +95,7 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
                 "branch_options make a parameter group, and the scheduler that you gave has counted the groups: give "
                 "optimizers=(optimizer, None), or put branches.parameters() into a group of that optimizer yourself"
             )
-        self.cosine = cosine
+        self.every = every
         self.branches.to(device_of(self.model))
         self._part: OptimizerPart | None = None
         self._resumed: Mapping[str, Any] | None = None  # the branches' part of the optimizer in a checkpoint
@@ -98,6 +104,13 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
         self._sums: dict[str, Tensor] = {}
         self._logged = 0  # the step at which the sums began
         self.add_callback(_AlongTheWay(self))
+
+    def _sample(self, options: Mapping[str, Any]) -> Any:
+        """A batch for `attach`: the one that was given, or the first of the training data; no random state moves."""
+        if "sample" in options:
+            return self._prepare_inputs(options["sample"])
+        with torch.random.fork_rng():
+            return self._prepare_inputs(next(iter(self.get_train_dataloader())))
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of an optimizer step, whose targets are counted."""
@@ -129,8 +142,8 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
         auxiliary = weight * auxiliary
         divided = 1 if self._is_scaled(kwargs.get("num_items_in_batch")) else batches
         self._keep(main, auxiliary, {layer: weight * loss for layer, loss in losses.items()}, divided)
-        every = self.state.logging_steps
-        if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
+        every = self.state.logging_steps if self.every is None else self.every
+        if auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self.model))
         total = self._total(main, auxiliary)
         return (total, outputs) if return_outputs else total
@@ -225,7 +238,7 @@ class BranchesMixin(Adapter, _Trainer):  # type: ignore[misc]  # its methods are
         """The mean over ranks, as the trainer logs its loss. Where all ranks are, which cannot be told of `log`."""
         if self.args.world_size > 1 and self._sums:
             # A rank may have skipped a layer.
-            names = ["main_loss", "auxiliary_loss", "branch_loss", *(f"branch_loss/{p}" for p in self.branches.layers)]
+            names = ["main_loss", "auxiliary_loss", *(f"auxiliary_loss/{layer}" for layer in self.branches.layers)]
             zero = torch.zeros_like(self._sums["main_loss"])
             values = torch.stack([self._sums.get(name, zero).float() for name in names])
             self._sums = dict(zip(names, self.accelerator.gather(values[None]).mean(0).unbind(), strict=True))

@@ -227,7 +227,7 @@ def choices(field: str) -> tuple[str, ...]:
     if field == "objective":
         from asymtrain.objectives import OBJECTIVES
 
-        return tuple(name for name, objective in OBJECTIVES.items() if objective.rows is not None)
+        return tuple(name for name, objective in OBJECTIVES.items() if objective.by_row)
     return _LITERALS.get(field, ())
 
 

@@ -20,21 +20,24 @@ def dataset():
     return load("shapes", classes=4, size=96, test_size=24, image_size=16)
 
 
-def hinge_rows(logits, targets, class_reduction):
-    """One-against-all squared hinge: a third objective, which nobody has thought of."""
-    sign = 2 * (targets[..., None] == torch.arange(logits.shape[-1])).to(logits.dtype) - 1
-    losses = (1 - sign * logits).relu().square()
-    return losses.mean(-1) if class_reduction == "mean" else losses.sum(-1)
+@dataclasses.dataclass(frozen=True)
+class Hinge(Objective):
+    """One-against-all squared hinge: another objective, which nobody has thought of."""
+
+    class_reduction: str = "mean"
+
+    def rows(self, logits, targets):
+        sign = 2 * (targets[..., None] == torch.arange(logits.shape[-1])).to(logits.dtype) - 1
+        losses = (1 - sign * logits).relu().square()
+        return losses.mean(-1) if self.class_reduction == "mean" else losses.sum(-1)
+
+    def bias_at(self, shares):
+        return 2 * shares - 1
 
 
 @pytest.fixture
 def hinge(monkeypatch):
-    entry = Objective(
-        rows=hinge_rows,
-        bias_at=lambda shares: 2 * shares - 1,
-        accuracy=lambda logits, targets, keep: (logits.argmax(-1) == targets).float().mean(-1),
-    )
-    monkeypatch.setitem(objectives.OBJECTIVES, "hinge", entry)
+    monkeypatch.setitem(objectives.OBJECTIVES, "hinge", Hinge)
     return spec_of(objective="hinge", bias="prior", activation="all")
 
 

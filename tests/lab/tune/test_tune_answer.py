@@ -16,7 +16,7 @@ from asymtrain.lab.tune import replay
 from asymtrain.lab.tune.answer import budget_words, tune_figures, tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, short_plan
 from asymtrain.lab.tune.running import describe
-from asymtrain.lab.tune.snippet import attach_arguments, attach_code
+from asymtrain.lab.tune.snippet import AttachCall, attach_code
 from invented_runs import invent
 
 HELPS, HURTS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}, {GOOD: -0.1, FAIR: -0.1, BAD: -0.2}
@@ -235,7 +235,7 @@ def test_the_page_says_what_the_docstring_of_the_model_says(helped, tmp_path):
 
 
 def code_of(spec, *layers, **options):
-    return attach_code(spec, attach_arguments(spec, layers, 4, **options))
+    return attach_code(AttachCall(spec, layers, 4, **options))
 
 
 FORMS = [

@@ -28,7 +28,7 @@ from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.engine.setup import Network
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Outputs, Parameters
-from asymtrain.objectives import OBJECTIVES, Objective, find_objective
+from asymtrain.objectives import Objective, find_objective
 
 MAIN = find_objective("softmax")  # what the network itself learns by
 _STREAMS = 10  # at most
@@ -77,22 +77,15 @@ class Losses(NamedTuple):
 class Kind(NamedTuple):
     """The auxiliary settings of a run."""
 
-    class_reduction: Literal["mean", "sum"]
     objective: Objective  # of a branch
     bias: bool  # branches have one; where they have none, another run of the stack may
     frozen: bool  # branches keep their initial weights
     detached: bool  # branches learn, and no gradient of theirs reaches the backbone
 
-    @property
-    def form(self) -> tuple[Literal["mean", "sum"], Objective]:
-        """What a loss is, given logits."""
-        return self.class_reduction, self.objective
-
     @classmethod
     def of(cls, spec: RunSpec) -> "Kind":
         return cls(
-            spec.class_reduction,
-            find_objective(spec.objective),
+            find_objective(spec.objective, class_reduction=spec.class_reduction),
             bias=spec.bias != "none",
             frozen=spec.branch_weights == "frozen",
             detached=spec.signal == "detached",
@@ -161,14 +154,13 @@ class StackLoss:
         if targets is None:
             targets, others = batch.targets, batch.other_targets
         losses: Tensor | None = None
-        for form in dict.fromkeys(kind.form for kind in self.kinds):
-            class_reduction, objective = form
-            of_form = batch.mixed(partial(_rows, objective, class_reduction, logits), targets, others).sum(3)
+        for objective in dict.fromkeys(kind.objective for kind in self.kinds):
+            by_it = batch.mixed(partial(_rows, objective, logits), targets, others).sum(3)
             if losses is None:
-                losses = of_form
+                losses = by_it
             else:
-                runs = self._runs_of([kind.form == form for kind in self.kinds], batch)
-                losses = torch.where(_beside(runs, of_form), of_form, losses)
+                runs = self._runs_of([kind.objective == objective for kind in self.kinds], batch)
+                losses = torch.where(_beside(runs, by_it), by_it, losses)
         assert losses is not None
         return losses
 
@@ -202,10 +194,9 @@ class StackLoss:
         return torch.stack([batch.kind == kind for kind, wanted in enumerate(chosen) if wanted]).any(0)
 
 
-def _rows(objective: Objective, class_reduction: Literal["mean", "sum"], logits: Tensor, targets: Tensor) -> Tensor:
+def _rows(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
     """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B)."""
-    assert objective.rows is not None  # `choices` of a spec has no other
-    return objective.rows(logits, targets[:, :, None, None], class_reduction)
+    return objective.rows(logits, targets[:, :, None, None])
 
 
 def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:
@@ -284,8 +275,7 @@ def kinds_of(specs: Sequence[RunSpec]) -> list[Kind]:
 
 def _by_name(kind: Kind) -> tuple[object, ...]:
     """An order in which stacks of the same kinds have the same program."""
-    names = {objective: name for name, objective in OBJECTIVES.items()}
-    return tuple(kind._replace(objective=names[kind.objective]))  # type: ignore[arg-type]
+    return tuple(kind._replace(objective=repr(kind.objective)))  # type: ignore[arg-type]
 
 
 def _main_losses(logits: Tensor, batch: Batch) -> Tensor:

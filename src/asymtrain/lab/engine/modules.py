@@ -18,9 +18,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from asymtrain.branches import PoolName, Reader, attach, logits_in, module_at
+from asymtrain.branches import PoolName, Reader, attach, find_blocks, logits_in, module_at
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.models import Outputs, Parameters
@@ -76,7 +75,7 @@ class ModuleNetwork:
         self.draws = self._dry_run(sample)
         if branches:
             where = list(at) or find_blocks(module, sample)
-            attached = attach(module, at=where, sample=sample, classes=classes, pool=pool, layout=layout or None)
+            attached = attach(module, sample, classes, at=where, pool=pool, layout=layout or None)
             self.points, self.paths, self.readers = attached.layers, attached.paths, attached.readers
             self.widths = tuple(attached.head(layer).width for layer in self.points)
             attached.strip()

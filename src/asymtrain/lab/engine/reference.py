@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from asymtrain import streams
-from asymtrain.branches import Branches, attach
+from asymtrain.branches import Branches, Linear, Parallel, attach
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
@@ -41,6 +41,7 @@ from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import calibration_error
 from asymtrain.models import KeyedDropout
+from asymtrain.objectives import find_objective
 
 EVALUATION_BATCH = 1000
 Pairs = Mapping[str, tuple[Tensor, Tensor]]  # main and auxiliary gradient of each shared parameter
@@ -294,15 +295,11 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
         weights=1.0 if shares is None else dict(zip(network.points, shares[0].tolist(), strict=True)),
         sample=sample,
         classes=network.classes,
-        redundancy=spec.redundancy,
-        activation=spec.activation,
-        class_reduction=spec.class_reduction,
+        objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
+        head=Parallel(spec.redundancy, Linear(bias) if spec.head == "linear" else spec.head, spec.activation),
         pool=network.pool,
         layout=network.layout,
-        head=spec.head,
         seed=spec.seed,
-        bias=bias,
-        objective=spec.objective,
     )
     return branches.requires_grad_(spec.branch_weights == "trained")
 

@@ -40,7 +40,7 @@ from asymtrain.lab.tune.planning import (
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.results import Race, replay
 from asymtrain.lab.tune.rule import RULE
-from asymtrain.lab.tune.snippet import attach_arguments, attach_code, check_removal
+from asymtrain.lab.tune.snippet import AttachCall, attach_code, check_removal
 
 if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
@@ -322,11 +322,11 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         if race.ruling.verdict in ("helps", "likely helps"):
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
-            arguments = attach_arguments(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
-            code = attach_code(spec, arguments)
+            attached = AttachCall(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
+            code = attach_code(attached)
             code = code if race.ruling.is_settled else f"# Not confirmed: {race.ruling.reason}.\n{code}"
             try:
-                removal = check_removal(spec, dataset, arguments)
+                removal = check_removal(attached, dataset)
             except Exception as problem:  # a failed check must not discard the answer
                 message = f"what the branches leave behind could not be checked: {error_line(problem)}"
                 warnings.warn(message, UsageWarning, stacklevel=2)

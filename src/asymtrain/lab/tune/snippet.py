@@ -1,14 +1,17 @@
 """The winner's branches as code for a training loop of one's own, and a check that they leave nothing behind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.recipes import FIELDS
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from asymtrain.branches import Branches
     from asymtrain.lab.data import Dataset
 
 # What `alpha_at` of the engine computes, for the epochs from 0 on.
@@ -18,39 +21,73 @@ _SCHEDULES = {
     "cosine": "{alpha:g} * 0.5 * (1 + math.cos(math.pi * epoch / epochs))",
     "early": "{alpha:g} * (epoch < epochs / 2)",
 }
-# Names of `attach`, by those of a spec.
-_ARGUMENTS = {
-    "redundancy": "redundancy", "activation": "activation", "head": "head", "class_reduction": "class_reduction",
-}  # fmt: skip
-_VARIABLES = ("sample", "labels")  # arguments that are no literals
 _CHECKED = 64  # images, at most, that the removal is checked with
 # What the code has of a recipe; the other parts are the user's, as are controls.
 _WRITTEN = ("learning_rate", "weight_decay")
 _LEFT_OUT = ("branch_labels", "branch_weights", "signal", *(f for f in FIELDS if f not in _WRITTEN))
 
 
-def attach_arguments(
-    spec: RunSpec, layers: Sequence[str], classes: int, *, pool: str = "mean", layout: str = ""
-) -> dict[str, Any]:
-    """What `attach` is called with for a spec's branches; `sample` and `labels` are names of variables."""
-    candidate = Candidate.of(spec)
-    arguments = {"at": list(layers), "sample": "x", "classes": classes, "objective": candidate.objective}
-    if candidate.bias == "prior":
-        arguments |= {"bias": "prior", "labels": "labels"}
-    if pool != "mean":
-        arguments["pool"] = pool
-    if layout:
-        arguments["layout"] = layout
-    return arguments | {to: getattr(spec, of) for of, to in _ARGUMENTS.items() if getattr(spec, of) != DEFAULTS[of]}
+@dataclass(frozen=True)
+class AttachCall:
+    """The call of `attach` that puts a spec's branches on a user's model, as source text and as a call."""
+
+    spec: RunSpec
+    layers: Sequence[str]
+    classes: int
+    pool: str = "mean"
+    layout: str = ""
+
+    def source(self) -> dict[str, str]:
+        """The arguments as source text; `x` and `labels` are variables of the user's."""
+        spec = self.spec
+        head = "Linear(prior(labels))" if spec.bias == "prior" else _literal(spec.head)
+        if spec.redundancy > 1:
+            head = f"Parallel({spec.redundancy}, {head}, {_literal(spec.activation)})"
+        objective = _literal(spec.objective)
+        if spec.class_reduction != "mean" and spec.objective != "softmax":
+            objective = f"{spec.objective.title()}(class_reduction={_literal(spec.class_reduction)})"
+        arguments = {
+            "sample": "x",
+            "classes": str(self.classes),
+            "at": _literal(list(self.layers)),
+            "objective": objective,
+        }
+        arguments |= {"head": head} if head != '"linear"' else {}
+        arguments |= {"pool": _literal(self.pool)} if self.pool != "mean" else {}
+        return arguments | ({"layout": _literal(self.layout)} if self.layout else {})
+
+    def call(self, model: "nn.Module", sample: "Tensor", labels: "Tensor") -> "Branches":
+        """Attach as the source text does."""
+        from asymtrain.branches import Linear, Parallel, attach, prior
+        from asymtrain.objectives import find_objective
+
+        spec = self.spec
+        head = Linear(prior(labels)) if spec.bias == "prior" else spec.head
+        return attach(
+            model,
+            sample,
+            self.classes,
+            at=list(self.layers),
+            objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
+            head=Parallel(spec.redundancy, head, spec.activation),
+            pool=self.pool,  # type: ignore[arg-type]  # a spec has no other names
+            layout=self.layout or None,
+        )
 
 
-def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
-    """Code that attaches a spec's branches and trains with them; `arguments` are those of `attach_arguments`.
+def attach_code(attached: AttachCall) -> str:
+    """Code that attaches a spec's branches and trains with them.
 
     It takes `model`, `loader` and, for the bias of the classes' shares, `labels`: those of the training set.
     """
+    spec = attached.spec
     candidate = Candidate.of(spec)
-    written = [f"{name}={value if name in _VARIABLES else _literal(value)}" for name, value in arguments.items()]
+    arguments = attached.source()
+    text = " ".join(arguments.values())
+    names = ", ".join(name for name in ("Linear", "Parallel", "prior") if f"{name}(" in text)
+    needed = [f"from asymtrain.branches import {names}"] if names else []
+    objective, has_settings, _ = arguments["objective"].partition("(")
+    needed += [f"from asymtrain.objectives import {objective}"] if has_settings else []
     alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
     missing = {name: value for name in _LEFT_OUT if (value := getattr(spec, name)) != DEFAULTS[name]}
     rest = ", ".join(
@@ -63,12 +100,13 @@ def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
         "import torch",
         "import torch.nn.functional as F",
         "from asymtrain import attach",
+        *needed,
         "",
         "x, _ = next(iter(loader))  # `model` and `loader` are yours"
-        + (", and `labels`, those of the training set" if "labels" in arguments else ""),
+        + (", and `labels`, those of the training set" if "prior(" in text else ""),
         "branches = attach(",
         "    model,",
-        *(f"    {argument}," for argument in written),
+        *(f"    {name}={value}," for name, value in arguments.items()),
         ")",
         "optimizer = torch.optim.AdamW(",
         f"    [*model.parameters(), *branches.parameters()], {settings}",
@@ -103,17 +141,17 @@ class Removal:
     difference: float  # the largest, to those of a model with the same weights that never had branches
 
 
-def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any]) -> Removal:
+def check_removal(attached: AttachCall, dataset: "Dataset") -> Removal:
     """Do a step of what `attach_code` writes, on a new model, and strip."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn
 
-    from asymtrain.branches import attach
     from asymtrain.lab.data.normalise import normalise
     from asymtrain.lab.engine.modules import read_logits
     from asymtrain.lab.engine.setup import build_module, run_data
 
+    spec = attached.spec
     data = run_data(spec, dataset)
     first = data.train[:_CHECKED]
     images, tested = (
@@ -121,7 +159,6 @@ def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any
         for rows in (dataset.train.inputs[first], dataset.test.inputs[:_CHECKED])
     )
     labels = torch.as_tensor(data.labels, dtype=torch.int64)
-    values = {"sample": images, "labels": labels[torch.as_tensor(data.train)]}
 
     def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
         """Parameters in the optimizer, and hooks on the model."""
@@ -137,7 +174,7 @@ def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any
         model, untouched = build_module(spec, dataset).train(), build_module(spec, dataset)
         optimizer = torch.optim.AdamW(model.parameters(), lr=spec.learning_rate)
         states = [state(model, optimizer)]
-        branches = attach(model, **{name: values.get(name, value) for name, value in arguments.items()})
+        branches = attached.call(model, images, labels[torch.as_tensor(data.train)])
         optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=spec.learning_rate)
         states.append(state(model, optimizer))
         y = labels[torch.as_tensor(first)]

@@ -251,7 +251,7 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
     """A network that had branches against one that never had: outputs, and the number of weights."""
     import torch
 
-    from asymtrain.branches import attach
+    from asymtrain.branches import Parallel, attach
     from asymtrain.lab.data.normalise import normalise
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_backbone, run_data
@@ -264,7 +264,14 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
         network.load_state_dict(state.backbone)
         network.eval()
     branches = attach(
-        had, list(had.points), images, dataset.classes, MANY, layout=had.layout, pool=had.pool, seed=state.spec.seed
+        had,
+        images,
+        dataset.classes,
+        at=list(had.points),
+        head=Parallel(MANY),
+        pool=had.pool,
+        layout=had.layout,
+        seed=state.spec.seed,
     )
     with torch.inference_mode():
         branches.strip()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import UsageError, models
-from asymtrain.lab.engine.blocks import find_blocks
+from asymtrain.branches import find_blocks
 
 
 class Stage(nn.Sequential):

@@ -6,7 +6,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from asymtrain.branches import call_model, first_feature, preserve_state
+from asymtrain.branches._forwards import call_model, preserve_state
+from asymtrain.branches._nested import first_feature
 from asymtrain.errors import UsageError
 
 LEAST_SIBLINGS = 3  # of one kind make repeated blocks
