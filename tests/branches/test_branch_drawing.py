@@ -4,7 +4,7 @@ import pytest
 import torch
 from branch_zoo import CLASSES, mlp, rows
 
-from asymtrain.branches import Parallel, attach, draw_branches
+from asymtrain.branches import Parallel, attach, draw_branches, module_heads
 
 
 @pytest.mark.parametrize("classes", [3, 10])
@@ -18,6 +18,16 @@ def test_each_branch_is_orthogonal_float32_of_its_layer(classes: int) -> None:
         for weight in weights:
             gram = weight @ weight.T if weight.shape[0] <= weight.shape[1] else weight.T @ weight
             assert torch.allclose(gram, torch.eye(len(gram)), atol=1e-5)
+
+
+def test_the_draw_is_that_of_the_stored_runs() -> None:
+    """What a seed draws never changes: results could not be trained again."""
+    (weights,) = draw_branches(3, [4], 2, 2)
+    assert weights[:, 0, 0].tolist() == pytest.approx([0.3621, 0.0015], abs=1e-4)
+    (head,) = module_heads("mlp", 3, 1, 4, 2, 1)
+    assert [float(value.flatten()[0]) for value in head.parameters()] == pytest.approx(
+        [0.0515, 0.2240, -0.4204, 0.1660], abs=1e-4
+    )
 
 
 def test_the_draw_is_a_function_of_its_arguments() -> None:

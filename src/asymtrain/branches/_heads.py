@@ -95,7 +95,8 @@ def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: in
         # Named, since torch's default device and type are the user's to change.
         weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
         for index, weight_CD in enumerate(weights_NCD):
-            stream = generator(seed, f"branch {redundancy - 1 - index} from last at layer {layer}")
+            # The words of the stream's name never change: stored runs began with what it draws.
+            stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {layer}")
             nn.init.orthogonal_(weight_CD, generator=stream)
         drawn.append(weights_NCD)
     return drawn
@@ -346,7 +347,7 @@ def module_heads(
 ) -> list[nn.Module]:  # fmt: skip
     """The branches of layer number `index`, built by name or by a function, with their initial weights."""
     build = kind if callable(kind) else NAMED_HEADS[kind](positions)
-    keys = [key(seed, f"head {redundancy - 1 - branch} from last at layer {index}") for branch in range(redundancy)]
+    keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
     return [_built(build, layer, width, outputs, branch_key) for branch_key in keys]
 
 
