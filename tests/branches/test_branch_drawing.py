@@ -25,7 +25,7 @@ def test_the_draw_is_that_of_the_stored_runs() -> None:
     (weights,) = draw_branches(3, [4], 2, 2)
     assert weights[:, 0, 0].tolist() == pytest.approx([0.3621, 0.0015], abs=1e-4)
     (head,) = module_heads("mlp", 3, 1, 4, 2, 1)
-    assert [float(value.flatten()[0]) for value in head.parameters()] == pytest.approx(
+    assert [value.flatten()[0].item() for value in head.parameters()] == pytest.approx(
         [0.0515, 0.2240, -0.4204, 0.1660], abs=1e-4
     )
 
