@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import UsageError, models
-from asymtrain.branches import find_blocks
+from asymtrain.branches import attach, find_blocks
 
 
 class Stage(nn.Sequential):
@@ -76,3 +76,14 @@ def test_models_of_transformers() -> None:
     found = find_blocks(transformers.ViTForImageClassification(config), torch.randn(2, 3, 16, 16))
     assert len(found) == 3
     assert all(name.startswith("vit.") for name in found)
+
+
+def test_of_two_blocks_the_one_that_is_not_the_output() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    assert find_blocks(encoder, torch.randn(12, 8, 16)) == ["layers.0"]
+
+
+def test_attach_takes_the_blocks_where_no_layer_is_named() -> None:
+    branches = attach(ResNetLike(), torch.randn(2, 3, 16, 16), 4)
+    assert branches.layers == ("layer1", "layer2", "layer3", "layer4")

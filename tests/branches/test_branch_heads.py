@@ -11,7 +11,7 @@ from branch_zoo import CLASSES, Cnn, assert_same_bits, bits_of, hooks_in, images
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
-from asymtrain.branches import PRESETS, Linear, Parallel, WithBranches, attach, prior
+from asymtrain.branches import PRESETS, Dense, Linear, Parallel, WithBranches, attach, prior
 from asymtrain.errors import UsageError
 from asymtrain.objectives import Mse, Sigmoid
 
@@ -305,7 +305,8 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
 def test_the_guide_has_the_values_of_every_preset() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)
-    assert {name: eval(f"dict({options})") for name, options in rows} == PRESETS
+    values = {"Parallel": Parallel, "Linear": Linear, "Dense": Dense}
+    assert {name: eval(f"dict({options})", values) for name, options in rows} == PRESETS
 
 
 def test_the_bias_begins_at_the_class_shares() -> None:

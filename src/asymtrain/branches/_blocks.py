@@ -40,7 +40,7 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
         module = modules[largest]
         if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
             others = [name for name in sizes if name in ran]
-            if len(others) > 1:
+            if others:
                 return _evenly(others)
             raise UsageError(
                 "no repeated blocks were found in the model: name layers with at=, for example at='layers.*'"
