@@ -8,8 +8,8 @@ from asymtrain.lab.data import registry, shapes
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.snapshot import Snapshot
 
-# Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
-# in bf16; one core of a CPU in float32). A guess for any other device, and for smaller networks a pessimistic one.
+# Images a second that the engine trains, summed over the runs of a stack: results/benchmarks/ has the measurements
+# (stack-h200.txt, bf16; stack-cpu.txt, a core in float32). For other devices a guess, for small networks a low one
 RULE = {
     "cuda": {"mlp": 18e6, "cnn": 169e3, "vit": 227e3},
     "cpu": {"mlp": 20e3, "cnn": 37e0, "vit": 121e0},
