@@ -42,7 +42,7 @@ def markdown(rows: Sequence[Row], made_with: str) -> str:
     lines = [
         f"{passed} of {len(rows)} passed with {made_with}.",
         "",
-        "| library | family | model | layers | layout | told | positions | result |",
+        "| library | family | model | layers | layout | needs | positions | result |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
