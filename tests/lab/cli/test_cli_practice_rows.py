@@ -51,6 +51,12 @@ def test_pages_quote_what_the_rows_give(shown):
         of_models = {title for title, *numbers in effects if numbers == [points, low, high]}
         assert of_models, (points, low, high)
         assert {before, after} <= {"", *of_models}, (points, low, high)
+    best = re.findall(rf"^\| ({TITLES}) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(best) == len(MODELS)
+    for title, cells in best:
+        of_cells = EFFECT.findall(cells)
+        assert len(of_cells) == 3
+        assert all([title, points, low, high] in effects for _, points, low, high, _ in of_cells), title
     assert "none can be recommended" in document["sentences"][-1]  # README and PAGE: no setting suits all
     models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
     (selected,) = (block for block in blocks if block.startswith("The form that validation selected\n"))
