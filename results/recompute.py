@@ -359,7 +359,7 @@ for name, pattern, computed in [
     ("epochs, seeds", f"for {NUMBER} epochs with seeds {NUMBER} to {NUMBER}", [LAST, seeds[0], seeds[-1]]),
     ("with a verdict", f"{NUMBER} of {NUMBER} claims have a verdict", [judged, len(claims)]),
     ("by verdict", rf"\({by_verdict}\)", [counted[word] for word in given]),
-    ("branches", f"settings of each backbone for {NUMBER} branches", [MANY]),
+    ("branches", f"each backbone's settings for {NUMBER} branches", [MANY]),
     (
         "ViT minus CNN",
         f"{NUMBER} points, with an interval of {NUMBER} to {NUMBER}; the paper has {NUMBER}",

@@ -39,7 +39,7 @@ def test_pages_quote_what_the_rows_give(shown):
     lines = {line.rstrip() for line in printed.splitlines()}
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
-    assert len(blocks) == (7 if COSTS else 6)
+    assert len(blocks) == (6 if COSTS else 5)
     assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
@@ -51,12 +51,19 @@ def test_pages_quote_what_the_rows_give(shown):
         of_models = {title for title, *numbers in effects if numbers == [points, low, high]}
         assert of_models, (points, low, high)
         assert {before, after} <= {"", *of_models}, (points, low, high)
+    best = re.findall(rf"^\| ({TITLES}) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(best) == len(MODELS)
+    for title, cells in best:
+        of_cells = EFFECT.findall(cells)
+        assert len(of_cells) == 3
+        assert all([title, points, low, high] in effects for _, points, low, high, _ in of_cells), title
     assert "none can be recommended" in document["sentences"][-1]  # README and PAGE: no setting suits all
     models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
-    for page, wanted in ((README, [models[0], models[-1]]), (PAGE, models)):
-        sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", page.read_text(), re.MULTILINE)
-        assert [named(sentence) for sentence in sentences] == wanted
-        assert set(sentences) <= set(document["sentences"])
+    (selected,) = (block for block in blocks if block.startswith("The form that validation selected\n"))
+    assert all(re.search(rf"^{MODELS[name].title} ", selected, re.MULTILINE) for name in models)
+    sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
+    assert [named(sentence) for sentence in sentences] == [models[0], models[-1]]
+    assert set(sentences) <= set(document["sentences"])
 
 
 def test_tables_are_recomputed_without_asymtrain(tmp_path):
