@@ -124,6 +124,21 @@ def test_the_package_docstring_runs():
     assert found.failed == 0
 
 
+# Modules and errors need no example, and an `Alignment` is what `alignment` returns; the lab's functions are run by
+# the tests beside theirs.
+PUBLIC = sorted({*asymtrain.__all__} - {"Alignment", "UsageError", "models"})
+OF_THE_LAB = {"compare", "search", "tune"}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_have_an_example_that_runs(name):
+    value = getattr(asymtrain, name)
+    (example, *_) = [test for test in doctest.DocTestFinder(recurse=False).find(value, name) if test.examples] or [None]
+    assert example is not None, f"the docstring of {name} has no example"
+    if name not in OF_THE_LAB:
+        assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
+
+
 PAGE = """
 Text
 ```python

@@ -31,7 +31,7 @@ The losses are plain functions: `softmax_loss` and `sigmoid_loss`. For Distribut
 wrap both in `WithBranches`. `AlignmentLog` collects alignments through training, `backward_with_alignment` makes the
 update from the two passes that an alignment needs. `compare` trains a model with and without branches, in pairs, and
 says whether they helped; on the command line that is `asymtrain run`. `tune` finds the branches for a model, or says
-that none help; `probe` is its short form. `search` finds learning rate, weight decay and alpha by validation accuracy.
+that none help. `search` finds learning rate, weight decay and alpha by validation accuracy.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
     from asymtrain.lab.api.compare import compare
     from asymtrain.lab.api.search import search
-    from asymtrain.lab.api.tune import probe, tune
+    from asymtrain.lab.api.tune import tune
     from asymtrain.objectives import sigmoid_loss, softmax_loss
 
 __version__ = VERSION
@@ -65,7 +65,6 @@ __all__ = [
     "clean",
     "compare",
     "models",
-    "probe",
     "search",
     "sigmoid_loss",
     "softmax_loss",
@@ -78,7 +77,7 @@ _HOMES = {
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
     "lab.api.compare": ("compare",),
     "lab.api.search": ("search",),
-    "lab.api.tune": ("probe", "tune"),
+    "lab.api.tune": ("tune",),
     "models": (),
     "objectives": ("sigmoid_loss", "softmax_loss"),
     "streams": (),

@@ -208,7 +208,12 @@ def whole_number(what: str, value: object) -> int:
 
 
 def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Cross-entropy of logits (..., C) with class indices (...) or class probabilities (..., C), mean over all rows."""
+    """Cross-entropy of logits (..., C) with class indices (...) or class probabilities (..., C), mean over all rows.
+
+    >>> import torch
+    >>> round(softmax_loss(torch.zeros(3, 10), torch.tensor([1, 2, 3])).item(), 4)
+    2.3026
+    """
     return Softmax(ignore_index=ignore_index).loss(logits, targets)
 
 
@@ -220,6 +225,10 @@ def sigmoid_loss(
     Targets are class indices (...), or a row of probabilities for each class (..., C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
     `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
+
+    >>> import torch
+    >>> round(sigmoid_loss(torch.zeros(3, 10), torch.tensor([1, 2, 3])).item(), 4)
+    0.6931
     """
     return Sigmoid(class_reduction, ignore_index=ignore_index).loss(logits, targets)
 

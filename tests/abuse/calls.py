@@ -88,7 +88,7 @@ SHORT = {"--data": "folder:photos", "--minutes": "1e-9", "--epochs": "1", "--see
 OWN = {  # where a command has a short value of its own, or none
     "run": {"--minutes": "0.01"}, "tune": {"--minutes": "0.01", "--seeds": "5"},
     "search": {"--minutes": "0.005", "--learning-rates": "0.001"},
-    "probe": {"--minutes": "0.01", "--seeds": ""}, "measure attention": {"--arch": "vit"},
+    "measure attention": {"--arch": "vit"},
     "measure features": {"--steps": "0,1"}, "paper run": {"--data": "shapes"},
     "paper show": {"--data": "shapes"}, "paper list": {"--data": "shapes"},
 }  # fmt: skip
@@ -181,7 +181,7 @@ def draw(source: random.Random, commands: dict[str, Any]) -> Call:
         pool = values.get(opt, WORDS)
         value = pool[0] if source.random() < 0.3 else source.choice(pool)
         words += [value] if opt in arguments else [opt, value]
-    if not arguments or name in ("probe", "tune", "paper run", "paper show"):
+    if not arguments or name in ("tune", "paper run", "paper show"):
         short = {**SHORT, **OWN.get(name, {})}
         given = {opt: value for opt, value in short.items() if value and opt in options and opt not in chosen}
         words += [word for item in given.items() for word in item]
@@ -309,7 +309,7 @@ def load_libraries(given: Path) -> None:
         )
         for words in (
             *(f"report {places}", f"paper list {places}"),
-            f"probe mlp --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
+            f"tune mlp --short --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
             f"measure features {trained} --arch mlp --steps 0,1 --images 4",
             f"measure landscape {trained} --arch mlp --draws 1 --grid 3 --sample 4 --redundancy 1",
         ):

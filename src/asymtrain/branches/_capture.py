@@ -430,6 +430,12 @@ def clean(model: Model) -> Model:
 
     Copies and pickles that were made while branches were attached (EMA, `copy.deepcopy`, `torch.load`) keep hooks that
     do nothing. torch.jit.script refuses those; this takes them off. Branches that were on the model are off it.
+
+    >>> import copy, torch
+    >>> from asymtrain import attach, clean, models
+    >>> model = models.build("mlp", classes=10, seed=0)
+    >>> branches = attach(model, sample=torch.rand(2, 3, 32, 32), classes=10)
+    >>> averaged = clean(copy.deepcopy(model))
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"clean takes an nn.Module, got a {type(model).__name__}")

@@ -45,6 +45,16 @@ class Branches(nn.Module):
     """Temporary heads on layers of a model that they are no part of. Made by `attach`.
 
     `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the layers' names.
+
+    >>> import torch
+    >>> from asymtrain import attach, models
+    >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> _ = model(x)
+    >>> loss, by_layer, right = branches.loss(y), branches.losses(y), branches.accuracies(y)
+    >>> list(by_layer)
+    ['blocks.0', 'blocks.1', 'blocks.2', 'blocks.3']
+    >>> branches.strip()
     """
 
     def __init__(

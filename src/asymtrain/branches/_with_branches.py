@@ -13,9 +13,13 @@ from asymtrain.errors import UsageError
 class WithBranches(nn.Module):
     """A model and its branches; calling it gives the model's output and the branches' logits.
 
-        net = DistributedDataParallel(WithBranches(model, branches))
-        output, logits = net(x)
-        loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
+    >>> import torch
+    >>> from asymtrain import WithBranches, attach, models
+    >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> net = WithBranches(model, branches)  # in DistributedDataParallel(net), where there are several processes
+    >>> output, logits = net(x)
+    >>> loss = torch.nn.functional.cross_entropy(output, y) + 0.3 * branches.loss(y, logits=logits)
 
     A second set of branches on the model goes around the first: `WithBranches(WithBranches(model, one), two)` gives
     `(output, logits of one), logits of two`.

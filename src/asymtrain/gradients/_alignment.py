@@ -38,6 +38,15 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     A parameter whose gradient is exactly zero counts as not reached: a compiled model cannot tell the two apart.
     Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
     Two plain backward passes, so it works under autocast and with a compiled model.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from asymtrain import alignment, attach, models
+    >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> main, auxiliary = F.cross_entropy(model(x), y), branches.loss(y)
+    >>> -1 <= alignment(main, auxiliary, model).cosine <= 1
+    True
     """
     return gradients_of_both(main, auxiliary, model, keep_graph=True)[0]
 
@@ -50,6 +59,16 @@ def backward_with_alignment(
     The gradients of both losses are computed by themselves and their sum is added to `.grad` of the parameters of
     `model` and `branches`; parameters elsewhere get none. The sum is that of the ordinary backward up to rounding.
     Hooks that run when a gradient is accumulated do not run, so a model in DistributedDataParallel is refused.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from asymtrain import attach, backward_with_alignment, models
+    >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> main, auxiliary = F.cross_entropy(model(x), y), branches.loss(y)
+    >>> measured = backward_with_alignment(main, auxiliary, 0.5, model, branches)
+    >>> all(parameter.grad is not None for parameter in branches.parameters())
+    True
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise UsageError(
@@ -169,7 +188,19 @@ class AlignmentSummary(CosineSummary):
 
 
 class AlignmentLog:
-    """Alignments of a training run: `log.add(alignment(main, auxiliary, model))`, then `log.summary()`."""
+    """Alignments of a training run.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from asymtrain import AlignmentLog, alignment, attach, models
+    >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+    >>> branches = attach(model, sample=x, classes=10)
+    >>> main, auxiliary = F.cross_entropy(model(x), y), branches.loss(y)
+    >>> log = AlignmentLog()
+    >>> log.add(alignment(main, auxiliary, model))
+    >>> log.summary().steps
+    1
+    """
 
     def __init__(self) -> None:
         self.seen: list[Alignment] = []

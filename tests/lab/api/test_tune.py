@@ -76,14 +76,11 @@ def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(function, ca
     assert ("alpha" in first) == (function == "compare")
 
 
-def test_the_short_form_and_probe_are_the_same():
+def test_a_short_tune_confirms_nothing():
     result = tune(net, short=True)
     assert (result.verdict, result.comparison, len(result.runs)) == ("inconclusive", None, 2)
     assert "short=True" in result.command
-    options = {"epochs": 1, "candidates": TRIED, "recipe": "paper", "progress": False, "minutes": None}
-    probed = asymtrain.probe(net, points(), "1", **options)
-    assert probed.race.question.short
-    assert probed.sentence == result.sentence
+    assert result.race.question.short
 
 
 @pytest.mark.parametrize(
@@ -95,9 +92,9 @@ def test_the_short_form_and_probe_are_the_same():
         pytest.param({"data": [points(8)] * 20}, r"data is 20 values: give \(x, y\)", id="batches"),
     ],
 )
-def test_what_probe_cannot_use_is_refused(arguments, said):
+def test_what_a_short_tune_cannot_use_is_refused(arguments, said):
     with pytest.raises(UsageError, match=said):
-        asymtrain.probe(**{"build": net, "data": points(), "recipe": "paper"} | arguments)
+        asymtrain.tune(**{"build": net, "data": points(), "recipe": "paper", "short": True} | arguments)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ TRAINING = (
     ("run", "--epochs", "1"),
     ("search", "--epochs", "1"),
     ("paper", "run", "table3"),
-    ("probe", "mlp"),
     *(("measure", name) for name in ("alignment", "trajectory", "landscape", "attention", "features")),
 )
 
@@ -107,7 +106,7 @@ def test_a_driver_without_a_gpu_may_ask_a_cluster_for_them(refused):
         ("run", "--epochs", "9" * 30),
         ("run", "--minutes", "inf"),
         ("tune", "mlp", "--epochs", "9" * 30),
-        ("probe", "mlp", "--arch-option", "points=" + "[" * 100_000),
+        ("tune", "mlp", "--arch-option", "points=" + "[" * 100_000),
     ],
     ids=lambda words: " ".join(words)[:40].encode("ascii", "replace").decode(),
 )

@@ -147,7 +147,7 @@ def test_help_and_version_work_without_the_extra(hidden):
 @pytest.mark.parametrize(("hidden", "named"), [(EXTRA, "rich"), (("typer",), "typer"), (("torch",), "torch")])
 def test_a_command_without_the_extra_names_it(tmp_path, monkeypatch, hidden, named):
     monkeypatch.chdir(tmp_path)
-    calls = [["run"], ["search"], ["probe", "mlp"], ["report"], ["paper", "run", "table1"], ["measure", "alignment"]]
+    calls = [["run"], ["search"], ["tune", "mlp"], ["report"], ["paper", "run", "table1"], ["measure", "alignment"]]
     found = call_without(hidden, *calls)
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == ["2"] * len(calls)
@@ -186,7 +186,7 @@ def test_a_handler_of_someone_else_stays():
         ("run --data cifar", {"cifar10", "cifar100"}),
         ("measure al", {"alignment"}),
         ("search --scale ", {"quick", "paper"}),
-        ("probe v", {"vit"}),
+        ("tune v", {"vit"}),
     ],
 )
 def test_a_shell_s_completion_offers_values(monkeypatch, capsys, words, offered):

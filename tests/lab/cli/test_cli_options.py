@@ -138,7 +138,7 @@ def test_help_shows_flags_without_a_type_and_arguments_without_braces(cli, comma
     assert not re.search(r"<bool>|[{}]", shown)
 
 
-@pytest.mark.parametrize("command", ["run", "search", "tune", "probe"])
+@pytest.mark.parametrize("command", ["run", "search", "tune"])
 def test_what_may_be_repeated_is_named_in_the_help(command):
     """Else the help would show <list[str]>."""
     repeated = [option for option in load_command(command).params if getattr(option, "multiple", False)]
@@ -164,7 +164,6 @@ def test_an_unknown_option_is_met_with_a_near_one(refused, option, cure):
     ("arguments", "told"),
     [
         ("tune --arch mlp", "No such option: --arch; the model is given without it: asymtrain tune MODEL"),
-        ("probe --model mlp", "No such option: --model; the model is given without it: asymtrain probe MODEL"),
         ("store check --store x.sqlite", "--store; the store is given without it: asymtrain store check STORE"),
         ("run --model mlp", "No such option: --model. Did you mean --arch?"),
         ("run mlp", "Did you mean --arch mlp?"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asymtrain import UsageError
-from asymtrain.lab.cli.tune import Effort, parse_candidates, way_to_confirm
+from asymtrain.lab.cli.tune import Effort, parse_candidates
 from asymtrain.lab.data.own import load_arrays
 from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
@@ -65,24 +65,19 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
     assert "asymtrain-tune holds a tune that differs in learning rate: give another folder with --out" in other.err
 
 
-def test_the_short_form_and_probe_is_the_same(cli, tmp_path):
+def test_a_short_tune(cli, tmp_path):
     short = cli(*TINY, "--short")
     assert short.code == 0, short
     assert "One short pair for each candidate" in short.out
     assert any(line.startswith(("Likely helps", "Inconclusive")) for line in short.out.splitlines())
-    assert "\nTime: at most 9 minutes, the short form: one pair for each candidate (1 epoch)" in short.out
+    assert "\nTime: at most 9 minutes, a short tune: one pair for each candidate (1 epoch)" in short.out
     assert "Confirmation" not in short.out + short.err
     assert "Short pairs: 2 candidates and Plain, 1 seed, 1 epoch\n" in short.err
-    again = cli("probe", *TINY[1:], "--json")
+    again = cli(*TINY, "--short", "--json")
     assert "/" not in again.err.partition("Page:")[0]  # nothing was trained
     shown = json.loads(again.out)
     assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
     assert (shown["question"]["short"], shown["comparison"]) == (True, None)
-
-
-def test_advice_after_the_short_form_names_options_that_the_command_has():
-    assert "give asymtrain tune the same options, without --short, for that" in way_to_confirm("tune")
-    assert "give asymtrain tune the same options for that" in way_to_confirm("probe")
 
 
 def test_it_can_be_watched(cli):
@@ -96,14 +91,9 @@ def test_a_race_goes_on_in_the_folder_of_the_short_form(cli):
     assert cli(*TINY, "--short").code == 0
     whole = json.loads(cli(*TINY, "--json").out)
     assert whole["comparison"]["n"] == 5
-    refusal = cli("probe", *TINY[1:])
+    refusal = cli(*TINY, "--short")
     assert (refusal.code, refusal.err.count("\n")) == (2, 1)
     assert "asymtrain-tune holds a tune that differs in short: give another folder with --out" in refusal.err
-
-
-def test_what_only_the_race_has_is_refused(refused):
-    for options in (["--seeds", "3"], ["--whole"]):
-        assert f"No such option: {options[0]}" in refused("probe", "mlp", *options)
 
 
 def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
@@ -186,7 +176,7 @@ def test_bad_input(refused, options, said):
 @pytest.mark.parametrize(
     ("given", "minutes"),
     [({}, 30.0), ({"minutes": 9.0}, 9.0), ({"whole": True}, None), ({"short": True}, 30.0)],
-    ids=["nothing is said", "minutes", "the whole", "the short form"],
+    ids=["nothing is said", "minutes", "the whole", "a short tune"],
 )
 def test_the_limit_of_time(given, minutes):
     assert Effort(**given).limit() == minutes

@@ -1,4 +1,4 @@
-"""The short form: one short pair for each candidate. At most the best likely helps."""
+"""A short tune: one short pair for each candidate. At most the best likely helps."""
 
 import dataclasses
 import json
@@ -111,7 +111,7 @@ def test_what_is_shown():
     assert "biased upward" in race.note
     assert removal.name == "removal"
     assert [figure.title for figure in tune_figures(result)] == ["Short pairs: 3 epochs"]
-    told = "the short form: one pair for each candidate (3 epochs), and no confirmation"
+    told = "a short tune: one pair for each candidate (3 epochs), and no confirmation"
     assert budget_words(result) == f"at most 30 minutes, {told}"
     assert budget_words(answer(HELPS, question(short=True, minutes=None))) == f"no limit, {told}"
 

@@ -1,4 +1,4 @@
-"""`asymtrain.tune`: the branches for a model, or none, found from Python as `asymtrain tune` finds them; `probe` too.
+"""`asymtrain.tune`: the branches for a model, or none, found from Python as `asymtrain tune` finds them.
 
 `from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
 """
@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
     from asymtrain.lab.tune import Question, Tuned
-
-
-def probe(
-    build: str | Callable[..., nn.Module],
-    data: str | Dataset | Sequence[Any] | Mapping[str, Any],
-    at: str | Sequence[str] | None = None,
-    **arguments: Any,
-) -> Tuned:
-    """Try each form of branches in one short pair: `tune(build, data, short=True)`.
-
-    Args:
-        build: as `tune` takes it.
-        data: as `tune` takes it.
-        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
-        **arguments: further arguments of `tune`.
-    """
-    return tune(build, data, at=at, **(arguments | {"short": True}))
 
 
 def tune(

@@ -14,7 +14,6 @@ from asymtrain.lab.studies import STUDIES, load_study
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
-    "probe": "Try each form of branches in one short pair: the same as tune --short, which confirms nothing.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     **{name: load_study(name).__doc__ or "" for name in STUDIES},

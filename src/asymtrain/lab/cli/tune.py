@@ -147,19 +147,6 @@ def tune(
 
     No test image is used before the confirmation. Called again, it continues where it stopped.
     """
-    find(context, chosen, effort, output, settings, tracks, watch)
-
-
-def find(
-    context: typer.Context,
-    chosen: ModelOptions,
-    effort: Effort,
-    output: TuneOutput,
-    settings: Sequence[str] | None,
-    tracks: TrackOptions,
-    watch: WatchOptions,
-) -> None:
-    """What `tune` does, and `probe` in its short form."""
     with loading():
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import RULE, Question, read_tune, without_equals
@@ -185,17 +172,11 @@ def find(
     files = {**write_tuned(output.out, result), "store": store}
     show(result, files, json=output.json)
     if result.race.ruling.because == "not confirmed":
-        stderr().print(way_to_confirm(context.info_name))
+        stderr().print("Nothing is confirmed: give asymtrain tune the same options, without --short, for that.")
     if interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
     if interrupted or result.race.failure:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
-
-
-def way_to_confirm(command: str | None) -> str:
-    """What to do after the short form; `probe` has no --short to be left out."""
-    without = "" if command == "probe" else ", without --short,"
-    return f"Nothing is confirmed: give asymtrain tune the same options{without} for that."
 
 
 def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":

@@ -371,7 +371,7 @@ def _lead(result: Tuned) -> str:
         words = [
             f"{forms} of branches and training without branches (Plain): each is trained once, for "
             f"{plan.rungs[0].epochs} of the {length} that the question is about. This confirms nothing: tune without "
-            "its short form does."
+            "--short does."
         ]
     elif plan is not None and plan.rungs:
         last = CONFIRMATION_SEED + plan.seeds - 1
@@ -390,10 +390,10 @@ def budget_words(result: Tuned) -> str:
     question, plan, timing = result.race.question, result.race.plan, result.timing
     if question.minutes is None:
         planned = "no plan was made" if plan is None else _planned(plan)
-        return f"no limit, {'the short form' if question.short else 'the whole question'}: {planned}"
+        return f"no limit, {'a short tune' if question.short else 'the whole question'}: {planned}"
     given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
     if question.short and plan is not None:
-        return f"at most {given}, the short form: {_planned(plan)}"
+        return f"at most {given}, a short tune: {_planned(plan)}"
     if plan is None or timing is None or plan.needed is None or plan.seconds is None:
         return f"{given}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"

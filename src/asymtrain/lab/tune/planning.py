@@ -40,7 +40,7 @@ class RacePlan:
 
     rungs: tuple[Rung, ...]
     epochs: int  # of the confirmation
-    seeds: int  # 0 of the short form, which has none
+    seeds: int  # 0 of a short tune, which has none
     seconds: float | None  # that all of it was planned to take; None where no clock had a say
     needed: float | None  # minutes that the whole question would take
 

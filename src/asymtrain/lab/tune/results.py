@@ -64,7 +64,7 @@ class Race:
     question: Question
     plan: RacePlan | None  # None until an epoch is timed
     rungs: tuple[RungResult, ...] = ()
-    winner: Candidate | None = None  # of the race, which is confirmed; in the short form the best
+    winner: Candidate | None = None  # of the race, which is confirmed; in a short tune the best
     confirmation: tuple[Run, ...] = ()  # as far as they are finished
     row: Row | None = None  # of all pairs of the confirmation
     pairs: tuple[Pair, ...] = ()
@@ -104,7 +104,7 @@ class Race:
 
     @property
     def best_pair(self) -> Row | None:
-        """Of the short form, once all pairs are there: the row of the best."""
+        """Of a short tune, once all pairs are there: the row of the best."""
         if not self.question.short or self.winner is None:
             return None
         return next(entry.row for entry in self.rungs[-1].entries if entry.candidate == self.winner)

@@ -3,7 +3,7 @@
     timing         all candidates and Plain, one seed, two epochs      what an epoch takes
     plan           rungs and confirmation that fit into the time       written at once, and not changed later
                    without a limit nothing is timed: all of them
-                   in the short form neither: one pair for each candidate, and nothing after
+                   in a short tune neither: one pair for each candidate, and nothing after
     rungs          one call of `execute` each                          validation accuracy; no test image is seen
     confirmation   the winner and Plain, fresh seeds, all images       test accuracy
 
@@ -188,7 +188,7 @@ class _Training:
         return watch
 
     def make_plan(self) -> RacePlan | None:
-        """What fits into the time, by what two epochs take; without a limit and in the short form nothing is timed."""
+        """What fits into the time, by what two epochs take; without a limit and in a short tune nothing is timed."""
         asked = {"candidates": len(self.question.candidates), "epochs": self.question.base.epochs}
         if self.question.short or self.question.minutes is None:
             self.timing = None
@@ -263,7 +263,7 @@ def without_equals(question: Question, data_root: Path | None = None) -> Questio
 def read_plan(out: Path, question: Question) -> tuple[Timing | None, RacePlan | None]:
     """What a call with the same question timed and planned in this folder; another question is refused.
 
-    As long as no race fits, other minutes and seeds are the same question, and so is the short form; after that one
+    As long as no race fits, other minutes and seeds are the same question, and so is a short tune; after that one
     the race still has a plan of its own. A race that was run serves more seeds of the confirmation, which an answer
     may ask for.
     """
