@@ -52,6 +52,8 @@ OPTIONS = {
     "neither classes nor outputs": ({"classes": None}, r"objective=Mse\(outputs=2\)"),
     "classes and outputs": ({"objective": Mse(outputs=2)}, "give one of classes="),
     "outputs": (lambda: {"classes": None, "objective": Huber(outputs=0)}, "outputs must be .* got 0"),
+    "class of heads": ({"head": Linear}, r"head is a class: give an instance of it, such as Linear\(...\)"),
+    "class of pools": ({"pool": Dense}, r"pool is a class: give an instance of it, such as Dense\(...\)"),
     "head of one layer": ({"head": {"1": Parallel(2)}}, "Parallel is for all layers"),
     "activation": (lambda: {"head": Parallel(2, activation="lsat")}, "unknown activation 'lsat': did you mean 'last'"),
     "reduction": (lambda: {"head": Parallel(2, reduction="max")}, "unknown reduction 'max'"),

@@ -113,6 +113,9 @@ def attach(
     options |= {name: value for name, value in given.items() if value is not None}
     learned = _learned_objective(options["objective"])
     number = _number_of_outputs(classes, learned)
+    for name in ("head", "pool"):
+        if options[name] in (Linear, Parallel, Dense):
+            raise UsageError(f"{name} is a class: give an instance of it, such as {options[name].__name__}(...)")
     parallel = options["head"] if isinstance(options["head"], Parallel) else Parallel(1, options["head"])
     _check_values(shift, mask)
     refuse_wrapped(model)
