@@ -19,9 +19,10 @@ from asymtrain.lab.instruments.attention.result import (
 )
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
+from asymtrain.lab.report.figure import VALUE, Colour, Figure, Headline, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from asymtrain.lab.statistics.estimates import Estimate
+from asymtrain.lab.texts import listing
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
@@ -53,7 +54,9 @@ def attention_page(
         runs.append({"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, **result.to_dict()})
     return Page(
         title="Attention",
-        lead=_lead(summaries, first),
+        headline=_headline(summaries),
+        lead=f"How the attention of {first.patches} patches is spread, on {len(first.images)} test images. Differences "
+        "are Asymmetric less Plain.",
         tables=[over_epochs(summaries), by_part(summaries, first.layers)],
         figures=[*metric_figures(summaries, first.layers), *map_figures(results, dataset, images)],
         document={
@@ -200,19 +203,18 @@ def _metric_figure(
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 
-def _lead(summaries: Sequence[GroupMetric], result: AttentionResult) -> str:
+def _headline(summaries: Sequence[GroupMetric]) -> Headline | None:
+    """How the entropy of the maps differs after the last epoch."""
     last = max(summary.epoch for summary in summaries)
-    text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
+    words = []
     for summary in summaries:
         values = summary.estimate
         scope = summary.variant, summary.epoch, summary.scope, summary.metric
         if scope == ("difference", last, "mean", "entropy") and values.low is not None and values.high is not None:
             word = "higher" if values.low > 0 else "lower" if values.high < 0 else "not clearly different"
-            text += (
-                f" After epoch {last} the entropy of the maps of {summary.of} is {word}: by "
-                f"{values.mean:+.3f} nats (95% interval over {summary.over}: {values.low:+.3f} to {values.high:+.3f})."
-            )
-    return text
+            ends = f"95% interval over {summary.over} {values.low:+.3f} to {values.high:+.3f}"
+            words.append(f"that of {summary.of} is {word}, by {values.mean:+.3f} nats ({ends})")
+    return ("soft", f"Entropy of the attention maps after epoch {last}: {listing(words)}") if words else None
 
 
 def _metrics(chosen: Sequence[GroupMetric]) -> list[str]:
