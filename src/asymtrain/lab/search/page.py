@@ -29,7 +29,7 @@ def write_search(out: Path, results: Sequence[SearchResult], facts: Mapping[str,
         "search",
         title="Hyperparameter search",
         headline=_headline(results),
-        lead="\n\n".join([*(map(sentence, results) if len(results) > 1 else ()), _lead(results)]),
+        lead="\n\n".join([*map(sentence, results), _lead(results)]),
         tables=[chosen_table(results), *tried],
         figures=[figure for i, result in enumerate(results) for figure in _figures(i, result)],
         facts=facts,
@@ -94,10 +94,13 @@ def sentence(result: SearchResult) -> str:
 
 
 def _headline(results: Sequence[SearchResult]) -> Headline:
-    """What a search came to; of several, how many are complete."""
-    if len(results) == 1:
-        return "soft", sentence(results[0])
-    return "soft", f"{sum(result.complete for result in results)} of {len(results)} searches are complete"
+    """What was chosen for Asymmetric, else for Plain; of several searches, how many are complete."""
+    (first, *others) = results
+    settings = first.chosen["asymmetric"] or first.chosen["plain"]
+    if others or not settings:
+        complete = sum(result.complete for result in results)
+        return "soft", f"{complete} of {len(results)} searches complete"
+    return "soft", f"Chosen for {label(first)}: {_setting_words(settings)}"
 
 
 def _lead(results: Sequence[SearchResult]) -> str:

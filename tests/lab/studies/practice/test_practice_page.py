@@ -294,7 +294,7 @@ def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
     ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
     assert [bar.colour for bar in panel.bars] == [colour_of(effect.verdict) for effect in ordered]
     assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 with the recipe ordinary, as the diff' in page
-    assert page.index('<h2 id="figures">') < page.index("The form that validation selected</h2>")
+    assert page.index('<h2 id="figures">') < page.index("The configuration that validation selected</h2>")
     assert (tmp_path / "a" / "practice-forest.svg").exists()
     assert document(results)["effects"][0]["verdict"] == "helps"
 

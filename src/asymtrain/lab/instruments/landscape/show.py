@@ -53,15 +53,15 @@ def landscape_page(landscapes: Mapping[str, Landscape], specs: Sequence[RunSpec]
 def _headline(landscapes: Mapping[str, Landscape]) -> Headline | None:
     """How the deviation of each surface changes with the most branches, along directions of unit norm."""
     changes = {
-        label: f"{value_text(summary.changes['std'].mean, PERCENT)} with N = {summary.redundancy} ({label})"
+        label: f"{value_text(summary.changes['std'].mean, PERCENT)} with N = {summary.redundancy}"
         for label, landscape in landscapes.items()
         for summary in sorted(landscape.summaries(), key=lambda summary: summary.redundancy)
         if (summary.directions, summary.scaling) == ("all", "norm") and summary.changes
     }
     if not changes:
         return None
-    words = listing(changes.values())
-    return "soft", f"Along directions of unit norm the deviation of the loss surface changes by {words}"
+    words = [f"{change} ({label})" if len(changes) > 1 else change for label, change in changes.items()]
+    return "soft", f"Deviation of the loss surface, along directions of unit norm, against Plain's: {listing(words)}"
 
 
 def landscape_tables(label: str, landscape: Landscape) -> list[Table]:

@@ -62,18 +62,15 @@ def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Se
 
 
 def _headline(result: Trajectories, labels: Sequence[str]) -> Headline | None:
-    """The final difference of each comparison, of three at most, and where the curves part."""
-    ends = [
-        f"{value_text(pair.parting.difference.points[-1].mean, SIGNED)} for {label}"
-        for label, pair in zip(labels, result.comparisons, strict=False)
-        if pair.parting.pairs
-    ]
-    parted = sum(pair.parting.epoch is not None for pair in result.comparisons)
-    if not ends:
+    """Where the curves part, and the final difference of each comparison, of three at most."""
+    partings = [(label, pair.parting) for label, pair in zip(labels, result.comparisons, strict=False)]
+    partings = [(label, parting) for label, parting in partings if parting.pairs]
+    if not partings:
         return None
-    if len(ends) > 3:
-        return "soft", f"Validation curves with and without branches part in {parted} of {len(ends)} comparisons"
-    return "soft", f"Branches change the final validation accuracy by {listing(ends)}"
+    parted = sum(parting.epoch is not None for _, parting in partings)
+    words = f"Validation curves with and without branches part in {parted} of {len(partings)} comparisons"
+    ends = [f"{label} {value_text(part.difference.points[-1].mean, SIGNED)}" for label, part in partings]
+    return "soft", f"{words}. Final difference: {listing(ends)}" if len(ends) <= 3 else words
 
 
 def trajectory_tables(result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01) -> list[Table]:

@@ -36,6 +36,8 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
+SELECTED_TITLE = "The configuration that validation selected"
+FORMS_TITLE = "The best configuration of each objective"
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"its interval shows no meaningful difference where it lies within {MARGIN:g} points on both sides of 0, and the "
@@ -145,12 +147,16 @@ def tables(results: Results) -> list[Table]:
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     forms = [effect for effects in results.forms.values() for effect in effects]
     made = [
-        effects_table("selected", "The form that validation selected", results.selected, results.study, note=note),
+        effects_table(
+            "selected", "The configuration that validation selected", results.selected, results.study, note=note
+        ),
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
         *(_part_table(part, results) for part in PARTS),
-        dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
+        dataclasses.replace(
+            effects_table("forms", "The best configuration of each objective", forms, results.study), detail=True
+        ),
         selection_table(results.selections),
         ranks_table(results.selections),
         missing_table(results),
@@ -340,8 +346,8 @@ def figures(results: Results) -> list[Figure]:
     ordered = _by_gain(results)
     titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
     made = [
-        forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
-        forest("forms", "Difference to Plain, of the best of each objective", titled),
+        forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
+        forest("forms", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
