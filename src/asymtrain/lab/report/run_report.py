@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from asymtrain.lab.report.figure import POINTS, SIGNED, VALUE, Bar, Bars, Figure, Headline, Line, Lines, Numbers
+from asymtrain.lab.report.figure import POINTS, VALUE, Bar, Bars, Figure, Headline, Line, Lines, Numbers
 from asymtrain.lab.report.page import render_page, write_files
-from asymtrain.lab.report.summary import Summary, comparison_table, summarise
+from asymtrain.lab.report.summary import COMPARISON, Summary, comparison_table, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.lab.statistics import FEWEST, colour_of
@@ -26,6 +26,7 @@ from asymtrain.version import VERSION
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 BESIDE = f"Every run with all its settings is in {FILES['rows']}, every epoch in {FILES['history']}, beside this page."
 
+COSINE = next(column for column in COMPARISON if column.name == "Gradient cosine")  # with the digits of the table
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
@@ -112,7 +113,7 @@ def seeds_table(summary: Summary) -> Table:
         Column("Plain", "number", digits=4),
         Column("Asymmetric", "number", digits=4),
         Column("Difference (points)", "number", digits=1, signed=True),
-        Column("Cosine", "number", signed=True),
+        COSINE,
         Column("Run ids"),
     )
     rows = []
@@ -174,7 +175,7 @@ def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure
     """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
     measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
     line = _mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max"))
-    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True, written=SIGNED)] if len(measured) else []
+    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True, written=COSINE)] if len(measured) else []
     caption = (
         "Thin lines are seeds, the thick line their mean. The band spans the lowest and the highest cosine of a single "
         "step in that epoch."
