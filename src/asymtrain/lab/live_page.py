@@ -100,7 +100,7 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     stacks = count_training([members for _, members in begun if running & members.keys()])
     curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
-    counts = counts_table(state.summary) if state.summary else None
+    counts = replace(counts_table(state.summary), title="Runs") if state.summary else None
     waiting = unfinished_table(state.pending, histories)
     failures = () if state.summary is None else state.summary.failures
     page = render(
