@@ -88,6 +88,7 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
     from asymtrain.lab.report import summarise
+    from asymtrain.lab.report.page import plots_of
     from asymtrain.lab.report.run_report import render
     from asymtrain.lab.store.provenance import joined_versions
 
@@ -99,21 +100,23 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     stacks = count_training([members for _, members in begun if running & members.keys()])
     curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
+    counts = replace(counts_table(state.summary), title="Runs") if state.summary else None
+    waiting = unfinished_table(state.pending, histories)
     failures = () if state.summary is None else state.summary.failures
     page = render(
         summarise(runs),
         None,
         joined_versions([record.provenance.versions for record in records]),
         template="watch.html.j2",
-        figures=[figure for _, figure in curves],
+        files="",
+        more_figures=curves,
+        growing=plots_of(curves),
         store=str(store),
         progress=progress_sentence(runs, pending, len(running), seconds_left(runs, pending, histories, stacks)),
         epochs_done=sum(run.spec.epochs for run in runs) + sum(len(histories.get(spec, ())) for spec in pending),
         epochs_total=sum(spec.epochs for spec in (*(run.spec for run in runs), *pending)),
-        counts=counts_table(state.summary) if state.summary and state.summary.groups else None,
         failures=list(run_lines("failed", [(lost.spec, " ".join(lost.reason.split())) for lost in failures])),
-        unfinished=unfinished_table(state.pending, histories),
-        unfinished_curves=curves,
+        unfinished=[table for table in (counts, waiting) if table and table.rows],
         pause=round(1000 * PAUSE),
     )
     return state, page
@@ -164,7 +167,7 @@ def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[
         Column("Training accuracy", "number"),
         Column("Validation accuracy", "number"),
         Column("Gradient cosine", "number", digits=2, signed=True),
-        Column("StoreState"),
+        Column("State"),
     )
     rows = []
     for spec, reason in sorted(pending, key=lambda waiting: -len(histories.get(waiting[0], ()))):
@@ -176,8 +179,8 @@ def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[
     return Table("unfinished", "Unfinished runs", columns, make_rows(rows[:ROWS]), more)
 
 
-def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[str, Figure]]":
-    """Accuracy so far of the unfinished runs of each dataset and backbone, under their names.
+def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]":
+    """Accuracy so far of the unfinished runs of each dataset and backbone.
 
     As in the report where all runs of a variant differ by their seed alone; else each run is a line of its own.
     """
@@ -196,7 +199,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[st
         settings = {replace(run.spec, seed=0) for run in runs}
         label = f"{display_name(arch)} on {dataset}"
         if len(settings) == len({spec.variant for spec in settings}):
-            figures.append((label, learning_curves(history_frame(runs), f"-unfinished-{i}", label)))
+            figures.append(learning_curves(history_frame(runs), f"-unfinished-{i}", label))
             continue
         validated = runs[0].history[0].validation_accuracy is not None
         measure = "validation_accuracy" if validated else "train_accuracy"
@@ -211,7 +214,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[st
             for run in runs
         )
         panel = Lines("", "epoch", measure.replace("_", " "), lines, written=VALUE)
-        figures.append((label, Figure(f"curve-unfinished-{i}", f"Learning curves, {label}", [panel])))
+        figures.append(Figure(f"curve-unfinished-{i}", f"Learning curves, {label}", [panel]))
     return figures
 
 

@@ -5,6 +5,7 @@ And numbers of things in words, and lists with commas.
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from asymtrain.errors import UsageError
@@ -31,6 +32,12 @@ def without_folders(value: Any) -> Any:
     kind = _KIND.match(value)
     beginning = kind[0] if kind else ""
     return beginning + re.split(r"[/\\]", value.removeprefix(beginning).rstrip("/\\"))[-1]
+
+
+def listing(items: Iterable[object]) -> str:
+    """One, two and three."""
+    *most, last = [str(item) for item in items]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def counted(number: int, noun: str) -> str:

@@ -52,7 +52,7 @@ def test_alignment_of_fresh_runs_and_then_of_the_stored_ones(cli, tmp_path):
     assert "trained ones learn with the network" in " ".join(shown.out.split())
     page = (tmp_path / "stored" / "alignment.html").read_text()
     assert page.count("<figure") == 1  # both kinds of branches in one figure
-    assert page.index("Gradient norms") < page.index("<figure") < page.index("Within each run")
+    assert page.index("<figure") < page.index("Gradient norms") < page.index("Within each run")
 
 
 def test_called_again_nothing_is_trained_and_the_page_has_the_same_bytes(cli, tmp_path):

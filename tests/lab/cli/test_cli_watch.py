@@ -91,8 +91,8 @@ def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
         assert status == 200
         assert second["ETag"] != first["ETag"]
         assert "4 of 4 runs are trained." in words(after)
-        assert 'id="summary"' not in page
-        assert 'id="summary"' in after, "the comparisons of the report"
+        assert 'id="comparisons"' not in page
+        assert 'id="comparisons"' in after, "the comparisons of the report"
         assert get(server)[2] == after
 
 
@@ -150,7 +150,7 @@ def test_stacks_that_compile_or_wait_for_a_turn_do_not_shorten_the_time_left():
 
 def test_runs_of_several_settings_are_not_averaged():
     searched = {RunSpec(alpha=alpha, epochs=3): [invented_epoch(1, alpha, None, 0.1)] for alpha in (0.1, 0.2)}
-    ((_, figure),) = live_page.unfinished_curves(searched)
+    (figure,) = live_page.unfinished_curves(searched)
     (panel,) = figure.panels
     assert [line.y for line in panel.lines] == [pytest.approx((0.09,)), pytest.approx((0.19,))]
 

@@ -109,20 +109,20 @@ def test_a_figure_says_what_the_table_says(open_page, pages):
     shown = page.locator("header figure")
     shown.locator(".is-live canvas").wait_for()
     said = hover(page, shown, 0.5, 0.2)
-    cells = page.locator("#summary tbody tr").first.locator("td").all_inner_texts()
+    cells = page.locator("[aria-labelledby=comparisons] tbody tr").first.locator("td").all_inner_texts()
     difference, interval = cells[2:4]
-    assert difference[0] in "+-"
+    assert difference[0] in "+−"
     assert re.search(rf"mean\s+{re.escape(difference)} points", said), said
     assert f"{interval} points" in said
     seeds = page.locator("[aria-labelledby=seeds] tbody tr").filter(has_text="MLP").locator("td:nth-child(5)")
-    assert f"{', '.join(seeds.all_inner_texts())} points" in said
+    assert f"{', '.join(map(str.strip, seeds.all_text_contents()))} points" in said
 
 
 def test_bars_and_surfaces_say_their_values(open_page, pages):
     page = open_page(pages["kinds"], 1280)
     said = hover(page, live(page, "Figure of bars"), 0.5, 0.25)
     assert re.search(r"mean\s+1\b", said)
-    assert "-1 to 3" in said
+    assert "−1 to 3" in said
     assert "0.5, 2" in said
     assert_on_surface(hover(page, live(page, "Figure of contours"), 0.85, 0.2))
 

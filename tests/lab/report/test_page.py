@@ -10,7 +10,7 @@ from difficult_table import TABLE
 from asymtrain.lab.report.drawing import as_file, draw
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import spans, write_page
-from asymtrain.lab.report.table import Cell, Column, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Table, make_rows, true_minus
 
 COLUMNS = (Column("Name"), Column("Value", "number", digits=0), Column("Words"))
 NUMBERS = Table("numbers", "Numbers", COLUMNS, make_rows([("a <b>", 1, "x"), ("c", 2, "y")]), "A note.")
@@ -73,19 +73,19 @@ def test_the_files_and_what_they_hold(tmp_path):
     assert "<code>asymtrain measure x</code>" in text
 
 
-def test_an_answer_stands_beside_the_first_figure_and_before_the_numbers(tmp_path):
-    answers, headline = [("good", "attach", "It helps.")], ("good", "+1.0 points", "of <b>")
-    text = written(tmp_path, answers=answers, headline=headline, code="x = 1 < 2\n")["page"].read_text()
+def test_a_page_begins_with_headline_condition_and_figure_and_folds_how_it_was_made(tmp_path):
+    headline = ("good", "It helps by -1.0 points of <b>")
+    text = written(tmp_path, headline=headline, code="x = 1 < 2, -1\n")["page"].read_text()
     one, two = (f"<h3>{figure.title}</h3>" for figure in (ONE, TWO))
-    shown = ("<b>+1.0 points</b> of &lt;b&gt;", "It helps.", one, "</header>", "First.", "x = 1 &lt; 2")
-    order = [text.index(part) for part in (*shown, 'id="figures"', two, 'id="table1"')]
+    said = '<h1 class="headline good">It helps by −1.0 points of &lt;b&gt;</h1>'
+    shown = ("A &lt;measurement&gt;</p>", said, "First.", "Second.", one, "</header>", "x = 1 &lt; 2, -1")
+    order = [text.index(part) for part in (*shown, 'id="figures"', two, 'id="numbers"', "<details", 'id="made"')]
     assert order == sorted(order)
     assert text.count(one) == 1
-    without = written(tmp_path, answers=answers, figures=[])["page"].read_text()
-    assert 'class="hero"' not in without
-    assert '<p class="headline' not in without
-    alone = written(tmp_path, headline=headline)["page"].read_text()  # with its condition beside the figure
-    assert alone.index('class="headline good"') < alone.index("First.") < alone.index("</header>")
+    without = written(tmp_path, figures=[])["page"].read_text()
+    assert '<header class="beside"' in text
+    assert '<header class="beside"' not in without
+    assert "<h1>A &lt;measurement&gt;</h1>" in without
     assert "navigator.clipboard" in text
     assert "navigator.clipboard" not in written(tmp_path)["page"].read_text()
 
@@ -95,7 +95,7 @@ def test_the_cells_of_a_page_are_the_texts_of_its_tables(tmp_path, rows):
     table = dataclasses.replace(TABLE, rows=TABLE.rows * rows)
     found = Outline(written(tmp_path, tables=[table])["page"].read_text()).cells
     texts = table.texts("missing")
-    assert found == [texts[i][at] for i, row in enumerate(table.rows) for at, _ in spans(row)]
+    assert found == [true_minus(texts[i][at]) for i, row in enumerate(table.rows) for at, _ in spans(row)]
 
 
 def test_ids_on_the_page_are_unique_and_references_lead_somewhere(tmp_path):
@@ -105,6 +105,15 @@ def test_ids_on_the_page_are_unique_and_references_lead_somewhere(tmp_path):
     assert inner
     assert {link[1:] for link in inner} <= set(outline.ids)
     assert all(link.startswith(("#", "data:")) for link in outline.links)
+
+
+def test_a_verdict_has_its_colour_and_a_detail_is_folded(tmp_path):
+    rows = ((Cell("a"), Cell(-1), Cell("hurts", colour="bad")),)
+    tables = [dataclasses.replace(NUMBERS, name="more", detail=True), dataclasses.replace(NUMBERS, rows=rows)]
+    text = written(tmp_path, tables=tables)["page"].read_text()
+    assert '<td class="left bad" data-heading="Words">hurts' in text
+    assert '<td data-heading="Value">−1' in text
+    assert text.index('id="numbers"') < text.index('<details class="fold"><summary><h2 id="more">')
 
 
 def test_missing_cells_side_by_side_become_one():

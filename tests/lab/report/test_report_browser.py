@@ -19,15 +19,16 @@ def test_the_page_in_a_real_browser(open_page, study, tmp_path, width, scheme):
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
 
     # A cell is read as a reader sees it.
-    cell = page.locator("#summary tbody tr").nth(2).locator("td[data-heading='Plain']")
+    cell = page.locator("[aria-labelledby=comparisons] tbody tr").nth(2).locator("td[data-heading='Plain']")
     row = summary.comparisons[2]
     assert cell.is_visible()
     assert cell.inner_text().strip() == f"{row['plain_mean']:.3f} ± {row['plain_std']:.3f}"
-    assert page.locator(".answers li").nth(2).inner_text() == row["sentence"]
+    verdict = page.locator("[aria-labelledby=comparisons] tbody tr").nth(2).locator("td").last
+    assert verdict.inner_text() == row["verdict"]
 
     overflow = page.evaluate(
         """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
-            'main > *, section > *, .answers li, figure, dl div')].map(
+            'main > *, section > *, figure, dl div')].map(
             e => e.getBoundingClientRect().right - innerWidth)]"""
     )
     assert max(overflow) <= 0
@@ -51,4 +52,7 @@ def test_a_model_with_a_long_name_does_not_widen_the_page(open_page, tmp_path):
     for width in (390, 720, 1000, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        assert page.locator("#summary").evaluate("e => e.getBoundingClientRect().right") <= width
+        assert (
+            page.locator("[aria-labelledby=comparisons].scroll").evaluate("e => e.getBoundingClientRect().right")
+            <= width
+        )

@@ -9,6 +9,7 @@ import pytest
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.report import FILES, check_folder, write_report
+from asymtrain.lab.report.table import true_minus
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.texts import printable
 
@@ -89,9 +90,12 @@ def test_the_page_begins_with_its_number_and_folds_its_settings(make_run, tmp_pa
     text = (tmp_path / "report.html").read_text()
     (row,) = summary.comparisons
     header = text[text.index("<header") : text.index("</header>")]
-    assert f'<p class="headline {look}"><b>{row["points"]:+.1f} points</b> {row["sentence"]}' in header
+    sentence = true_minus(row["sentence"])
+    assert f'<h1 class="headline {look}">{sentence}</h1>' in header
     assert "<svg" in header
-    assert text.count(row["sentence"]) == 1
+    assert text.count(sentence) == 1
+    assert f'<td class="left {look}" data-heading="Verdict">{row["verdict"]}' in text
+    text = text[text.rindex("<details", 0, text.index('id="made"')) :]
     folded = text[text.index('<details class="fold">') : text.index("</details>")]
     assert folded.count("<dt>") > 40
     assert text[text.index("</details>") :].count("<dt>") == 0
@@ -177,7 +181,8 @@ def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch)
 def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study, tmp_path):
     write_report(study, tmp_path)
     text = (tmp_path / "report.html").read_text()
-    assert "<b>0 of 3 helped</b> 0 hurt, 3 inconclusive" in text  # three seeds each
+    assert '<h1 class="headline soft">Branches helped in 0 of 3 comparisons</h1>' in text  # three seeds each
+    assert '<p class="lead">0 hurt, 3 inconclusive. Largest difference: ' in text
 
 
 def test_a_link_that_leads_in_a_circle_is_refused(tmp_path):

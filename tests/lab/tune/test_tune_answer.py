@@ -97,7 +97,9 @@ def test_the_page(helped, tmp_path):
     files = write_tuned(tmp_path, dataclasses.replace(helped, command="asymtrain tune mlp", versions={"torch": "2"}))
     assert files["page"] == tmp_path / "report.html"
     page = files["page"].read_text()
-    assert '<li class="good"><strong class="badge">Helps</strong> Attach softmax, alpha 1: +' in page
+    points = f"{helped.comparison['points']:+.1f} points"
+    assert f'<h1 class="headline good">Helps: {points} of test accuracy with softmax, alpha 1</h1>' in page
+    assert f'<p class="lead">Attach softmax, alpha 1: {points}' in page
     assert "branches = attach(" in page
     assert "asymtrain tune mlp" in page
     assert "saw no test image" in page
@@ -118,16 +120,14 @@ def test_what_is_not_timed_and_stops_before_its_plan_asks_for_no_minutes(asked):
 
 def test_the_page_of_an_answer_without_advice(tmp_path):
     page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
-    assert (
-        '<li class="soft"><strong class="badge">Likely hurts</strong> Attach nothing: every candidate was clearly worse'
-        in page
-    )
+    assert '<h1 class="headline soft">Likely hurts</h1>' in page
+    assert '<p class="lead">Attach nothing: every candidate was clearly worse' in page
     assert "branches = attach(" not in page
     assert "It has no winner, so nothing was tried on the test images." in page
     assert "tried again" not in page
     page = write_tuned(tmp_path, answer(HELPS, left_out=3))["page"].read_text()
     assert "Its winner was" in page
-    assert '<li class="soft"><strong class="badge">Inconclusive' in page
+    assert '<h1 class="headline soft">Inconclusive' in page
 
 
 def test_code_is_given_where_something_is_to_be_attached(helped):

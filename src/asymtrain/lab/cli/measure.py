@@ -109,6 +109,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
             output.out,
             instrument.name,
             title=page.title,
+            headline=page.headline,
             lead=page.lead,
             tables=[*page.tables, *page.page_only],
             figures=page.figures,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from asymtrain.lab.engine.states import State
-    from asymtrain.lab.report.figure import Figure
+    from asymtrain.lab.report.figure import Figure, Headline
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Run, RunSpec
 
@@ -115,6 +115,7 @@ class Page:
     specs: "Sequence[RunSpec]"  # of the runs that were measured
     facts: Mapping[str, str] = field(default_factory=dict)  # further ones of how it was made
     page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
+    headline: "Headline | None" = None
 
 
 class Interrupt(Exception):

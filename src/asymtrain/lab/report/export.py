@@ -3,15 +3,13 @@
 import csv
 import dataclasses
 import io
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, Value, mark_text, number_text
+from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, Value, mark_text, number_text, true_minus
 from asymtrain.lab.texts import csv_cell, printable
 
 MISSING = "missing"
-_MINUS = re.compile(r"(?<![\w)])-(?=\d)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Writing:
 
     def words(self, text: str) -> str:
         shown = "".join(self.signs.get(sign, sign) for sign in " ".join(printable(text).split()))
-        return _MINUS.sub(self.minus, shown)
+        return true_minus(shown, self.minus)
 
     def row(self, cells: Iterable[str]) -> str:
         return f"{self.start}{self.between.join(map(self.words, cells))}{self.end}\n"

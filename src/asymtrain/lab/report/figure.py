@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Colour = str | int
+Headline = tuple[str, str]  # of a page: the colour of its result (good, bad or soft), and that as a sentence
 Dash = Literal["solid", "dashed", "dotted"]
 Numbers = tuple[float | None, ...]
 

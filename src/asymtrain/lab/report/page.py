@@ -1,4 +1,4 @@
-"""Pages: templates, files that are never half there, and the page of a measurement.
+"""Pages: templates, files that are never half there, and the one page that all results but the paper's have.
 
 A page depends on what it is given and on nothing else: written again from the same values it has the same bytes.
 """
@@ -6,7 +6,7 @@ A page depends on what it is given and on nothing else: written again from the s
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -18,9 +18,9 @@ from markupsafe import Markup
 from asymtrain.errors import UsageError
 from asymtrain.lab.files import remove_torn, write_whole
 from asymtrain.lab.report.drawing import as_file, draw, room_of
-from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.figure import Figure, Headline
 from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
-from asymtrain.lab.report.table import Cell, Mean, Range, Table
+from asymtrain.lab.report.table import Cell, Mean, Range, Table, true_minus
 from asymtrain.lab.texts import printable
 
 
@@ -35,32 +35,28 @@ def write_page(
     facts: Mapping[str, str],
     document: Mapping[str, Any],
     page: str = "",
-    answers: Sequence[tuple[str, str, str]] = (),
-    headline: tuple[str, str, str] | None = None,
+    headline: Headline | None = None,
     code: str = "",
 ) -> dict[str, Path]:
     """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
-    `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
-    line in `lead` starts a new paragraph. `page` is another name for name.html. `answers` stand above everything: of
-    each its colour (good, bad or soft), a word or two and a sentence. `headline` is a colour too, what is set large,
-    and what it is of; `code` is to be copied.
+    `document` is the measurement as JSON values, all of them finite. `page` is another name for name.html. The rest is
+    as in `render_page`.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):
         assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
-    shown = render_template(
-        "measurement.html.j2",
-        name=name,
+    beside = f", every figure in a file {name}-….svg" if figures else ""
+    shown = render_page(
         title=title,
-        lead=[part for part in lead.split("\n\n") if part.strip()],
-        tables=tables,
-        figures=figures,
-        plots=[(figure, room_of(figure), embed(figure, drawings[figure.name])) for figure in figures],
-        facts=facts,
-        answers=answers,
         headline=headline,
+        lead=lead,
+        figures=figures,
+        drawings=drawings,
+        tables=tables,
+        facts=facts,
+        files=f"Every number is in {name}.json{beside}, beside this page.",
         code=code,
     )
     texts = {
@@ -70,6 +66,54 @@ def write_page(
     }
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
+
+
+def render_page(
+    *,
+    title: str,
+    headline: Headline | None,
+    lead: str,
+    figures: Sequence[Figure],
+    tables: Sequence[Table],
+    facts: Mapping[str, str],
+    files: str = "",
+    code: str = "",
+    differing: Table | None = None,
+    common: Mapping[str, str] | None = None,
+    drawings: Mapping[str, str] | None = None,
+    template: str = "page.html.j2",
+    more_figures: Sequence[Figure] = (),
+    **values: Any,
+) -> str:
+    """A page as HTML: headline, condition and first figure, then `code` to copy, the other figures, and the tables.
+
+    An empty line in `lead` starts a new paragraph. Tables with `detail` are folded. So is how the page was made:
+    `facts`, where "Command" is set as code, settings that are `differing` or in `common`, and which `files` lie beside
+    it. `drawings` are figures by name where they are already drawn. A `template` that adds to this page takes further
+    figures and values.
+    """
+    assert len({table.name for table in tables}) == len(tables), "tables share a name"
+    return render_template(
+        template,
+        figures=[*figures, *more_figures],
+        title=title,
+        headline=headline,
+        lead=[part for part in lead.split("\n\n") if part.strip()],
+        plots=plots_of(figures, drawings),
+        tables=tables,
+        facts=facts,
+        files=files,
+        code=code,
+        differing=differing,
+        common=common,
+        **values,
+    )
+
+
+def plots_of(figures: Iterable[Figure], drawings: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
+    """Figures as the template takes them: each with its width where it is wide, and both of its forms."""
+    drawn = drawings or {}
+    return [(figure, room_of(figure), embed(figure, drawn.get(figure.name))) for figure in figures]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
@@ -95,15 +139,21 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_with_true_minus,
     )
     environment.globals |= {"spans": spans, "sort_order": sort_order, "leading_words": leading_words}
     environment.filters |= {"packed": packed_html, "dense": lambda code: Markup(dense(code)), "breakable": breakable}
     return environment
 
 
+def _with_true_minus(value: Any) -> Any:
+    """A page has the minus sign of its figures. What is already HTML, such as code to copy, stays as it is."""
+    return true_minus(value) if type(value) is str else value
+
+
 def breakable(text: str) -> Markup:
     """A text whose long names, such as examples.deep_network:build, break between their parts."""
-    return Markup("<wbr>").join(re.split(r"(?<=\w[._:])(?=[^\W\d])", text))
+    return Markup("<wbr>").join(re.split(r"(?<=\w[._:])(?=[^\W\d])", true_minus(text)))
 
 
 def packed_html(html: str, kind: str) -> Markup:

@@ -6,26 +6,27 @@ same runs it has the same bytes.
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from asymtrain.lab.report.figure import POINTS, SIGNED, VALUE, Bar, Bars, Figure, Line, Lines, Numbers
-from asymtrain.lab.report.live import embed
-from asymtrain.lab.report.page import render_template, write_files
-from asymtrain.lab.report.summary import Summary, comparison_table, summarise
-from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows, value_text
+from asymtrain.lab.report.figure import POINTS, VALUE, Bar, Bars, Figure, Headline, Line, Lines, Numbers
+from asymtrain.lab.report.page import render_page, write_files
+from asymtrain.lab.report.summary import COMPARISON, Summary, comparison_table, summarise
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
-from asymtrain.lab.statistics import colour_of
+from asymtrain.lab.statistics import FEWEST, colour_of
 from asymtrain.lab.store.provenance import torch_version
-from asymtrain.lab.texts import counted, csv_cell
+from asymtrain.lab.texts import counted, csv_cell, listing
 from asymtrain.models import display_name
 from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
+BESIDE = f"Every run with all its settings is in {FILES['rows']}, every epoch in {FILES['history']}, beside this page."
 
+COSINE = next(column for column in COMPARISON if column.name == "Gradient cosine")  # with the digits of the table
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
@@ -56,38 +57,48 @@ def render(
     command: str | None,
     versions: Mapping[str, str],
     *,
-    template: str = "report.html.j2",
-    figures: Sequence[Figure] = (),
+    files: str = BESIDE,
+    template: str = "page.html.j2",
     **values: Any,
 ) -> str:
     """The page of a summary as HTML; `versions` are those that the runs were trained with.
 
-    A `template` that adds to the report's takes further figures and values.
+    A `template` that adds to the page takes further values.
     """
     differing, common = _settings(summary)
     datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
     effects = [effect_figure(summary)] if summary.comparisons else []
-    curves, cosines = (_figures(summary, figure_of) for figure_of in (learning_curves, cosine_over_training))
-    return render_template(
-        template,
-        figures=[*figures, *effects, *(figure for _, figure in (*curves, *cosines))],
-        title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
-        lead=_lead(summary),
+    return render_page(
+        title=f"Training with and without branches on {datasets}" if datasets else "Training with and without branches",
         headline=_headline(summary),
-        answers=[(colour_of(row["verdict"]), row["sentence"]) for row in summary.comparisons],
-        waiting=summary.waiting,
-        untested=summary.untested,
-        comparisons=comparison_table(summary),
-        effects=effects,
-        curves=curves,
-        cosines=cosines,
-        embed=embed,
-        seeds=seeds_table(summary),
+        lead=_lead(summary),
+        figures=[*effects, *_figures(summary, learning_curves), *_figures(summary, cosine_over_training)],
+        tables=[verdicts_table(summary), seeds_table(summary)] if summary.comparisons else [],
         facts=_facts(summary, command, versions),
+        files=files,
         differing=differing,
         common=common,
+        template=template,
         **values,
     )
+
+
+def verdicts_table(summary: Summary) -> Table:
+    """The comparisons with their verdicts, and how to read them."""
+    table, count = comparison_table(summary), len(summary.comparisons)
+    rows = tuple(
+        (*cells, Cell(row["verdict"], colour=colour_of(row["verdict"])))
+        for cells, row in zip(table.rows, summary.comparisons, strict=True)
+    )
+    note = (
+        "Accuracy: mean ± standard deviation over seeds; runs that diverged or stayed at chance are counted beside it. "
+        "Difference: Asymmetric less Plain of one seed, in points of accuracy (percent of the test images), as the "
+        "mean over seeds with its t interval, which is cut at what is possible. p: two-tailed paired t-test, not "
+        f"corrected for testing {counted(count, 'comparison')}. Gradient cosine: mean cosine between the gradients of "
+        "the main and the auxiliary loss over the shared weights; above zero they pull the same way. A verdict other "
+        f"than inconclusive needs {FEWEST} seeds."
+    )
+    return Table("comparisons", "Results", (*table.columns, Column("Verdict")), rows, note)
 
 
 def current_versions() -> dict[str, str]:
@@ -102,7 +113,7 @@ def seeds_table(summary: Summary) -> Table:
         Column("Plain", "number", digits=4),
         Column("Asymmetric", "number", digits=4),
         Column("Difference (points)", "number", digits=1, signed=True),
-        Column("Cosine", "number", signed=True),
+        COSINE,
         Column("Run ids"),
     )
     rows = []
@@ -116,7 +127,7 @@ def seeds_table(summary: Summary) -> Table:
             cosine = None if pd.isna(pair["cosine"]) else pair["cosine"]
             ids = f"{pair['plain_id']} {pair['asymmetric_id']}"
             rows.append((row["label"], pair["seed"], *accuracies, points, cosine, ids))
-    return Table("seeds", "Each seed", columns, make_rows(rows))
+    return Table("seeds", "Each seed", columns, make_rows(rows), detail=True)
 
 
 def effect_figure(summary: Summary) -> Figure:
@@ -126,7 +137,7 @@ def effect_figure(summary: Summary) -> Figure:
         seeds = tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"])))
         colour = colour_of(row["verdict"])
         bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds, colour))
-    panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars), written=POINTS)
+    panel = Bars("", "difference to Plain (points)", "asymmetric", tuple(bars), written=POINTS)
     caption = "Diamonds are means, bars 95% intervals, dots single seeds. Green: helps; red: hurts; grey: neither."
     return Figure("effect", "Difference to Plain", [panel], caption=caption)
 
@@ -156,15 +167,20 @@ def learning_curves(
         ends = (float(history["epoch"].min()), float(history["epoch"].max()))
         lines += (Line("chance", "ink", ends, (chance, chance), dash="dotted", thin=True),)
     panel = Lines("", "epoch", measure.replace("_", " "), lines, written=VALUE)
-    return Figure(f"curve{name}", f"Learning curves, {label}", [panel])
+    caption = "Thin lines are seeds, thick lines their mean. Plain is dashed."
+    return Figure(f"curve{name}", f"Learning curves, {label}", [panel], caption=caption)
 
 
 def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure:
     """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
     measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
     line = _mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max"))
-    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True, written=SIGNED)] if len(measured) else []
-    return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels)
+    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True, written=COSINE)] if len(measured) else []
+    caption = (
+        "Thin lines are seeds, the thick line their mean. The band spans the lowest and the highest cosine of a single "
+        "step in that epoch."
+    )
+    return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels, caption=caption)
 
 
 def _mean_line(
@@ -186,42 +202,54 @@ def _mean_line(
     return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds, names)
 
 
-def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Figure]]:
-    """The figure of each comparison that has one, under the comparison's name."""
+def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[Figure]:
+    """The figure of each comparison that has one."""
     figures = []
     for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
         history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
         figure = figure_of(history, str(i), row["label"])
         if not figure.missing:
-            figures.append((row["label"], figure))
+            figures.append(figure)
     return figures
 
 
-def _headline(summary: Summary) -> tuple[str, str, str] | None:
-    """The difference of one comparison; of several, how many were helped, and the largest difference."""
-    if not summary.comparisons:
-        return None
-    largest = max(summary.comparisons, key=lambda row: abs(row["points"]))
+def _headline(summary: Summary) -> Headline | None:
+    """The sentence of one comparison; of several, how many were helped."""
     if len(summary.comparisons) == 1:
-        return colour_of(largest["verdict"]), value_text(largest["points"], POINTS), largest["sentence"]
+        (row,) = summary.comparisons
+        return colour_of(row["verdict"]), row["sentence"]
     counts = Counter(row["verdict"] for row in summary.comparisons)
     look = "good" if counts["helps"] else "bad" if counts["hurts"] else "soft"
-    words = f"{counts['hurts']} hurt, {counts['inconclusive']} inconclusive. Largest difference: {largest['sentence']}"
-    return look, f"{counts['helps']} of {counts.total()} helped", words
+    return (look, f"Branches helped in {counts['helps']} of {counts.total()} comparisons") if counts else None
 
 
 def _lead(summary: Summary) -> str:
+    """What stands beside the headline, what was compared, and what is in no comparison."""
+    parts = []
+    if summary.waiting:
+        parts.append(f"{counted(summary.waiting, 'finished run')} {'wait' if summary.waiting > 1 else 'waits'} for a "
+                     "partner of the same seed.")  # fmt: skip
+    if summary.untested:
+        parts.append(f"{counted(summary.untested, 'run')} of a search {'are' if summary.untested > 1 else 'is'} never "
+                     "tested.")  # fmt: skip
+    unused = " ".join(parts)
     if not summary.comparisons:
-        return "No seed has been trained both plainly and with branches yet, so there is nothing to compare."
-    archs = _listing([display_name(arch) for arch in summary.rows["arch"].unique()])
+        nothing = "No seed has a run without and a run with branches yet, so there is nothing to compare."
+        return f"{nothing} {unused}".strip()
+    archs = listing([display_name(arch) for arch in summary.rows["arch"].unique()])
     counts = sorted({row["n"] for row in summary.comparisons})
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
-    datasets = _listing(summary.rows["dataset"].unique())
-    return (
-        f"{archs} learnt {datasets} with {seeds} each: once plainly, and once with auxiliary branches that exist "
-        "during training only. Both start from the same weights and see the same images in the same order. What is "
-        "compared is the accuracy on test images after the last epoch." + _controls(summary)
+    datasets = listing(summary.rows["dataset"].unique())
+    condition = (
+        f"{archs} on {datasets} with {seeds} each, without branches (Plain) and with auxiliary branches that exist "
+        "during training only (Asymmetric). Both runs of a seed start from the same weights and see the same images "
+        "in the same order. Compared: accuracy on test images after the last epoch." + _controls(summary)
     )
+    verdicts = Counter(row["verdict"] for row in summary.comparisons)
+    largest = max(summary.comparisons, key=lambda row: abs(row["points"]))
+    others = f"{verdicts['hurts']} hurt, {verdicts['inconclusive']} inconclusive. Largest difference: "
+    several = f"{others}{largest['sentence']}" if len(summary.comparisons) > 1 else ""
+    return "\n\n".join(filter(None, [several, condition, unused]))
 
 
 def _controls(summary: Summary) -> str:
@@ -234,12 +262,7 @@ def _controls(summary: Summary) -> str:
         for name, shared in values.items()
         if len(shared) == 1 and (DEFAULTS[name] or "") not in shared  # no layers are an empty cell
     ]
-    return f" The branches are not the default ones: {_listing(controls)}." if controls else ""
-
-
-def _listing(items: Iterable[object]) -> str:
-    *most, last = [str(item) for item in items]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f" The branches are not the default ones: {listing(controls)}." if controls else ""
 
 
 def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:
@@ -271,7 +294,7 @@ def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
     differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
     for name in [name for name in DEFAULTS if runs and name not in ("arch", "seed")]:
-        values = [_listing([_shown(value) for value in group[name].unique()]) for group in runs]
+        values = [listing([_shown(value) for value in group[name].unique()]) for group in runs]
         if len(set(values)) > 1:
             differing.append((name.replace("_", " "), *values))
         else:

@@ -5,6 +5,7 @@ column; `cell_text` is the only place where a value becomes text, and nothing re
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,6 +76,7 @@ class Cell:
     mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
     words: str = ""  # in place of the value, such as "exactly 0"
     about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
+    colour: str = ""  # of a verdict on a page: good, bad or soft
     interval: Range | None = None  # behind the value, where it is not as far below the value as above
 
 
@@ -152,6 +154,11 @@ def number_text(value: float, column: Column, *, sign: bool = True, ending: bool
     plus = "+" if column.signed and sign else ""
     form = "g" if column.digits is None else f".{column.digits}{'g' if column.significant else 'f'}"
     return f"{column.factor * value:{plus}{form}}{column.ending if ending else ''}"
+
+
+def true_minus(text: str, minus: str = "−") -> str:
+    """The text with this sign for the minus of each number; a terminal and CSV keep the ASCII one."""
+    return re.sub(r"(?<![\w)])-(?=\d)", lambda _: minus, text)
 
 
 def duration(seconds: float) -> str:

@@ -1,12 +1,13 @@
 """What a search tried and chose, as tables, figures and a page."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.report.figure import VALUE, Figure, Line, Lines
+from asymtrain.lab.report.figure import VALUE, Figure, Headline, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, Value, make_rows
 from asymtrain.lab.search import SearchResult, StageResult, Trial
@@ -20,12 +21,16 @@ ALWAYS = ("learning_rate", "weight_decay", "alpha")
 
 def write_search(out: Path, results: Sequence[SearchResult], facts: Mapping[str, str]) -> dict[str, Path]:
     """Write search.html, search.json and the figures into the folder `out`."""
+    tried = [
+        dataclasses.replace(tried_table(result), name=f"tried-{i}", detail=True) for i, result in enumerate(results)
+    ]
     return write_page(
         out,
         "search",
-        title="Hyperparameters",
-        lead=_lead(results),
-        tables=[chosen_table(results), *map(tried_table, results)],
+        title="Hyperparameter search",
+        headline=_headline(results),
+        lead="\n\n".join([*map(sentence, results), _lead(results)]),
+        tables=[chosen_table(results), *tried],
         figures=[figure for i, result in enumerate(results) for figure in _figures(i, result)],
         facts=facts,
         document=search_document(results),
@@ -86,6 +91,16 @@ def sentence(result: SearchResult) -> str:
     if not result.complete:
         parts.append(f"At most {result.runs_left} runs are left.")
     return " ".join(parts)
+
+
+def _headline(results: Sequence[SearchResult]) -> Headline:
+    """What was chosen for Asymmetric, else for Plain; of several searches, how many are complete."""
+    (first, *others) = results
+    settings = first.chosen["asymmetric"] or first.chosen["plain"]
+    if others or not settings:
+        complete = sum(result.complete for result in results)
+        return "soft", f"{complete} of {len(results)} searches complete"
+    return "soft", f"Chosen for {label(first)}: {_setting_words(settings)}"
 
 
 def _lead(results: Sequence[SearchResult]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from asymtrain.lab.report.figure import Figure
+    from asymtrain.lab.report.figure import Figure, Headline
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.studies.snapshot import Snapshot
@@ -66,7 +66,7 @@ class JudgedPage:
     document: Mapping[str, Any]  # the numbers as JSON values
     figures: "Sequence[Figure]" = ()
     sentences: Sequence[str] = ()
-    headline: tuple[str, str, str] | None = None  # as `report.page.write_page` takes it
+    headline: "Headline | None" = None  # its colour and its sentence
 
 
 class Study(ABC):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Headline, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import Verdict, colour_of
@@ -160,15 +160,13 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     """Write report.html, tune.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
-    verdict, base = result.verdict.capitalize(), result.race.question.base
-    said = result.sentence.removeprefix(f"{verdict}: ")
+    base = result.race.question.base
     return write_page(
         out,
         NAME,
         page=PAGE,
         title=f"Branches for {display_name(base.arch)} on {base.dataset}",
         lead=_lead(result),
-        answers=[(colour_of(result.verdict), verdict, said[:1].upper() + said[1:])],
         headline=_headline(result),
         code=result.snippet,
         tables=tune_tables(result),
@@ -178,12 +176,12 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     )
 
 
-def _headline(result: Tuned) -> tuple[str, str, str] | None:
-    """What was confirmed."""
-    if result.verdict != "helps" or result.comparison is None or result.candidate is None:
-        return None
-    words = f"of test accuracy, with {result.candidate.label}"
-    return colour_of(result.verdict), f"{result.comparison['points']:+.1f} points", words
+def _headline(result: Tuned) -> Headline:
+    """The verdict, and the difference that was confirmed."""
+    words = result.verdict.capitalize()
+    if result.comparison is not None and result.candidate is not None:
+        words += f": {result.comparison['points']:+.1f} points of test accuracy with {result.candidate.label}"
+    return colour_of(result.verdict), words
 
 
 def tune_tables(result: Tuned) -> list[Table]:
@@ -328,7 +326,7 @@ def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
         for entry in seen
         for standing in [entry.standing]
     )
-    panel = Bars("", "points above Plain", "asymmetric", bars, written=POINTS)
+    panel = Bars("", "difference to Plain (points)", "asymmetric", bars, written=POINTS)
     title = f"{'Short pairs' if short else f'Rung {number}'}: {counted(result.rung.epochs, 'epoch')}"
     caption = "Validation accuracy: diamonds are means, bars their 95% intervals, dots single pairs."
     if short:
@@ -340,7 +338,7 @@ def _course_figure(result: Tuned) -> Figure:
     """The winner's difference at each length: does it move?"""
     course, asked = result.race.course, counted(result.race.question.base.epochs, "epoch")
     line = Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)
-    panel = Lines("", "epochs of the training", "points above Plain", (line,), zero=True, written=POINTS)
+    panel = Lines("", "epochs of each run", "difference to Plain (points)", (line,), zero=True, written=POINTS)
     caption = f"The winner of the race, trained anew for each number of epochs; the question is about {asked}."
     if result.race.row is not None:
         caption += " The longest is the confirmation, on test images; the others are on validation images."
@@ -362,14 +360,15 @@ def _curves(result: Tuned) -> Figure:
 
 def _lead(result: Tuned) -> str:
     question, plan = result.race.question, result.race.plan
-    forms, length = counted(len(question.candidates), "form"), counted(question.base.epochs, "epoch")
+    configurations = counted(len(question.candidates), "configuration")
+    length = counted(question.base.epochs, "epoch")
     words = [
-        f"{forms} of branches {'raced' if result.rungs else 'were to race'} against training without branches (Plain), "
-        f"for a training of {length}."
+        f"{configurations} of branches {'raced' if result.rungs else 'were to race'} against the baseline (Plain, "
+        f"without branches), for runs of {length}."
     ]
     if question.short and plan is not None:
         words = [
-            f"{forms} of branches and training without branches (Plain): each is trained once, for "
+            f"{configurations} of branches and the baseline (Plain, without branches): one run each, for "
             f"{plan.rungs[0].epochs} of the {length} that the question is about. This confirms nothing: tune without "
             "--short does."
         ]
@@ -382,7 +381,7 @@ def _lead(result: Tuned) -> str:
             else f"Its winner {'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to "
             f"{last}, trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
         )
-    return "\n\n".join(filter(None, [" ".join(words), result.model]))
+    return "\n\n".join(filter(None, [result.sentence, " ".join(words), result.model]))
 
 
 def budget_words(result: Tuned) -> str:

@@ -288,13 +288,13 @@ def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
     # The verdicts are those of the plot and of the table: no cards repeat them.
     assert 'class="answers"' not in page
     counts = Counter(effect.verdict for effect in results.selected)
-    said = f"<b>{counts['helps']} of {counts.total()} helped</b> {counts['hurts']} hurt"
-    assert f'<p class="headline good">{said}' in page
+    said = f"Branches helped {counts['helps']} of {counts.total()} models"
+    assert f'<h1 class="headline good">{said}</h1>' in page
     (panel,) = figures(results)[0].panels
     ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
     assert [bar.colour for bar in panel.bars] == [colour_of(effect.verdict) for effect in ordered]
-    assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 by the recipe ordinary, as the diff' in page
-    assert page.index('<h2 id="figures">') < page.index("The form that validation selected</h2>")
+    assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 with the recipe ordinary, as the diff' in page
+    assert page.index('<h2 id="figures">') < page.index("The configuration that validation selected</h2>")
     assert (tmp_path / "a" / "practice-forest.svg").exists()
     assert document(results)["effects"][0]["verdict"] == "helps"
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import SIGNED, Figure, Line, Lines
-from asymtrain.lab.report.table import Cell, Column, Table, interval
+from asymtrain.lab.report.figure import SIGNED, Figure, Headline, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Table, interval, value_text
 from asymtrain.lab.runs import Run
+from asymtrain.lab.texts import listing
 
 VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
 MEANINGS = {
@@ -43,6 +44,7 @@ def alignment_page(runs: Sequence[Run]) -> Page:
     every = " and ".join(map(str, sorted({spec.cosine_every for spec in measured})))
     return Page(
         title="Gradient alignment",
+        headline=_headline(groups, labels),
         lead=LEAD,
         tables=alignment_tables(groups, labels),
         figures=_curve_figures(groups, labels, curves),
@@ -60,6 +62,20 @@ def alignment_page(runs: Sequence[Run]) -> Page:
         specs=measured,
         facts={"Measured": f"every {every} steps and at the start of each epoch"},
     )  # fmt: skip
+
+
+def _headline(groups: Sequence[Conflict], labels: Sequence[str]) -> Headline | None:
+    """The mean cosine of each group; of many, the least and the largest."""
+    means = zip((group.mean.mean for group in groups), labels, strict=True)
+    found = [(mean, label) for mean, label in means if mean is not None]
+    if not found:
+        return None
+    if len(found) <= 3:
+        words = [f"{value_text(mean, SIGNED)} for {label}" for mean, label in found]
+        return "soft", f"The mean gradient cosine is {listing(words)}"
+    (low, least), (high, most) = min(found), max(found)
+    ends = f"{value_text(low, SIGNED)} ({least}) to {value_text(high, SIGNED)} ({most})"
+    return "soft", f"The mean gradient cosines are {ends}"
 
 
 def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Table]:

@@ -19,9 +19,10 @@ from asymtrain.lab.instruments.attention.result import (
 )
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
+from asymtrain.lab.report.figure import VALUE, Colour, Figure, Headline, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from asymtrain.lab.statistics.estimates import Estimate
+from asymtrain.lab.texts import listing
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
@@ -43,7 +44,7 @@ def attention_page(
     summaries, first = summarise(results), results[0]
     regions = {"mask": "objects fill", "saliency": "the salient region fills"}
     shares = ", ".join(f"{regions[name]} {share:.1%} of them" for name, share in first.shares.items())
-    settings = first.settings
+    settings, differences = first.settings, _entropy_differences(summaries)
     query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
     whole = "renormalised over the patches" if settings.renormalise else "not renormalised over the patches"
     maps = f"{query}, {whole}; a patch counts as covered above {settings.threshold:g} times the uniform value"
@@ -53,7 +54,8 @@ def attention_page(
         runs.append({"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, **result.to_dict()})
     return Page(
         title="Attention",
-        lead=_lead(summaries, first),
+        headline=_headline(differences),
+        lead=_lead(differences, first),
         tables=[over_epochs(summaries), by_part(summaries, first.layers)],
         figures=[*metric_figures(summaries, first.layers), *map_figures(results, dataset, images)],
         document={
@@ -200,19 +202,33 @@ def _metric_figure(
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 
-def _lead(summaries: Sequence[GroupMetric], result: AttentionResult) -> str:
-    last = max(summary.epoch for summary in summaries)
+def _headline(found: Sequence[GroupMetric]) -> Headline | None:
+    """How the entropy of the maps differs after the last epoch."""
+    words = []
+    for summary in found:
+        low, high = summary.estimate.low, summary.estimate.high
+        assert low is not None
+        assert high is not None
+        word = "higher" if low > 0 else "lower" if high < 0 else "not clearly different"
+        words.append(f"{summary.estimate.mean:+.3f} nats for {summary.of} ({word})")
+    return ("soft", f"Entropy of the attention maps against Plain: {listing(words)}") if words else None
+
+
+def _lead(found: Sequence[GroupMetric], result: AttentionResult) -> str:
     text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
-    for summary in summaries:
-        values = summary.estimate
-        scope = summary.variant, summary.epoch, summary.scope, summary.metric
-        if scope == ("difference", last, "mean", "entropy") and values.low is not None and values.high is not None:
-            word = "higher" if values.low > 0 else "lower" if values.high < 0 else "not clearly different"
-            text += (
-                f" After epoch {last} the entropy of the maps of {summary.of} is {word}: by "
-                f"{values.mean:+.3f} nats (95% interval over {summary.over}: {values.low:+.3f} to {values.high:+.3f})."
-            )
-    return text
+    ends = [f"{one.estimate.low:+.3f} to {one.estimate.high:+.3f} over {one.over}" for one in found]
+    return f"{text} 95% interval after epoch {found[0].epoch}: {'; '.join(ends)}." if found else text
+
+
+def _entropy_differences(summaries: Sequence[GroupMetric]) -> list[GroupMetric]:
+    """Those after the last epoch, mean over layers, that have an interval."""
+    wanted = "difference", max(summary.epoch for summary in summaries), "mean", "entropy"
+    return [
+        summary
+        for summary in summaries
+        if (summary.variant, summary.epoch, summary.scope, summary.metric) == wanted
+        and summary.estimate.low is not None
+    ]
 
 
 def _metrics(chosen: Sequence[GroupMetric]) -> list[str]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
 from asymtrain.lab.instruments.features.measure import VARIANTS, FeatureStatistics, variant_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Figure, Line, Lines
-from asymtrain.lab.report.table import Column, Table
+from asymtrain.lab.report.figure import Figure, Headline, Line, Lines
+from asymtrain.lab.report.table import Column, Table, value_text
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
@@ -80,6 +80,7 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
     table, points = _tables(groups)
     return Page(
         title="Features in the first steps",
+        headline=_headline(groups),
         lead=LEAD,
         tables=[table],
         page_only=[points],
@@ -97,6 +98,16 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
         specs=list(followed),
         facts={"Steps": ", ".join(map(str, steps)), "Images": str(images)},
     )  # fmt: skip
+
+
+def _headline(groups: Sequence[FeatureGroup]) -> Headline:
+    """How many units are silent at the last step, in the first three groups."""
+    words = []
+    for group in groups[:3]:
+        step = max(group.followed[0])
+        share = value_text(group.over_seeds(step, silent).mean, COLUMNS["silent"])
+        words.append(f"{share} in {group.label}, branches: {WORDS[group.variant]}")
+    return "soft", f"Silent units after {step} steps: {'; '.join(words)}"
 
 
 def group_features(followed: Mapping[RunSpec, Followed]) -> list[FeatureGroup]:

@@ -7,9 +7,10 @@ import numpy as np
 from asymtrain.lab.instruments.curves import cells
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.landscape.result import Floats, Landscape, View, ViewSummary, finite_values, middle_loss
-from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines, Surface
-from asymtrain.lab.report.table import Column, Table, interval
+from asymtrain.lab.report.figure import PERCENT, Figure, Headline, Line, Lines, Surface
+from asymtrain.lab.report.table import Column, Table, interval, value_text
 from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.texts import listing
 
 VIEWS: dict[View, str] = {
     ("all", "variance"): "all parameters, unit variance",
@@ -39,6 +40,7 @@ def landscape_page(landscapes: Mapping[str, Landscape], specs: Sequence[RunSpec]
     """Tables, figures and numbers of one or more landscapes, by label."""
     return Page(
         title=f"Loss landscape: {', '.join(landscapes)}",
+        headline=_headline(landscapes),
         lead=LEAD,
         tables=[table for label, landscape in landscapes.items() for table in landscape_tables(label, landscape)],
         figures=[figure for label, landscape in landscapes.items() for figure in landscape_figures(label, landscape)],
@@ -46,6 +48,20 @@ def landscape_page(landscapes: Mapping[str, Landscape], specs: Sequence[RunSpec]
         specs=specs,
         facts={"Epoch": str(epoch), "Device": next(iter(landscapes.values())).device},
     )
+
+
+def _headline(landscapes: Mapping[str, Landscape]) -> Headline | None:
+    """How the deviation of each surface changes with the most branches, along directions of unit norm."""
+    changes = {
+        label: f"{value_text(summary.changes['std'].mean, PERCENT)} with N = {summary.redundancy}"
+        for label, landscape in landscapes.items()
+        for summary in sorted(landscape.summaries(), key=lambda summary: summary.redundancy)
+        if (summary.directions, summary.scaling) == ("all", "norm") and summary.changes
+    }
+    if not changes:
+        return None
+    words = [f"{change} ({label})" if len(changes) > 1 else change for label, change in changes.items()]
+    return "soft", f"Deviation of the loss surface, along directions of unit norm, against Plain's: {listing(words)}"
 
 
 def landscape_tables(label: str, landscape: Landscape) -> list[Table]:

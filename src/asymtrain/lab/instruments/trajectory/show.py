@@ -6,10 +6,11 @@ from dataclasses import replace
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.trajectory.measure import Trajectories, Trajectory, compare_trajectories
-from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Lines
-from asymtrain.lab.report.table import Column, Table, Value
+from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Headline, Lines
+from asymtrain.lab.report.table import Column, Table, Value, value_text
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics.estimates import Estimate
+from asymtrain.lab.texts import listing
 
 LEAD = (
     "How training went with and without branches: when validation accuracy was near its best, how far training "
@@ -42,6 +43,7 @@ def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Se
     lost = f"\n\nOf {len(result.lost)} settings every seed diverged; they are not shown." if result.lost else ""
     return Page(
         title="Training trajectories",
+        headline=_headline(result, labels),
         lead=LEAD + lost,
         tables=trajectory_tables(result, groups, tolerance),
         figures=trajectory_figures(result, groups),
@@ -57,6 +59,18 @@ def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Se
         },
         specs=[run.spec for run in runs],
     )
+
+
+def _headline(result: Trajectories, labels: Sequence[str]) -> Headline | None:
+    """Where the curves part, and the final difference of each comparison, of three at most."""
+    partings = [(label, pair.parting) for label, pair in zip(labels, result.comparisons, strict=False)]
+    partings = [(label, parting) for label, parting in partings if parting.pairs]
+    if not partings:
+        return None
+    parted = sum(parting.epoch is not None for _, parting in partings)
+    words = f"Validation curves with and without branches part in {parted} of {len(partings)} comparisons"
+    ends = [f"{label} {value_text(part.difference.points[-1].mean, SIGNED)}" for label, part in partings]
+    return "soft", f"{words}. Final difference: {listing(ends)}" if len(ends) <= 3 else words
 
 
 def trajectory_tables(result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01) -> list[Table]:

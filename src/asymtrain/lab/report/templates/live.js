@@ -23,19 +23,20 @@
   const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
   const there = (value) => value !== null && value !== undefined;
 
+  const minus = (text) => text.replace(/^-/, "−"); // the page's sign
+
   function number(value, digits = 4) {
     if (!there(value)) return "—";
     if (value === 0) return "0";
     const size = Math.abs(value);
     const short = Number(value.toPrecision(size >= 1e5 || size < 1e-3 ? 3 : digits));
-    return (size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e");
+    return minus((size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e"));
   }
-  const tick = (value) => number(value).replace(/^-/, "−");
   // A value as the tables of the page write it, with its unit where that is wanted
   function written(value, { written: how }, unit = how?.unit) {
     if (!how || !there(value)) return number(value);
-    const text = how.significant ? number(value, how.digits) : (value * (how.times || 1)).toFixed(how.digits);
-    return `${how.signed && !text.startsWith("-") ? "+" : ""}${text}${unit || ""}`;
+    const text = how.significant ? number(value, how.digits) : minus((value * (how.times || 1)).toFixed(how.digits));
+    return `${how.signed && !text.startsWith("−") ? "+" : ""}${text}${unit || ""}`;
   }
   // The unit once, but for a percent sign
   const listed = (values, panel, between) => values.map((value, i) =>
@@ -62,7 +63,7 @@
   function axis(colours, more) {
     return { axisLine: { show: false }, axisTick: { show: false }, splitLine: { lineStyle: { color: colours.rule } },
       nameLocation: "middle", nameTextStyle: { color: colours.ink, fontSize: 12 },
-      axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: tick }, ...more };
+      axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: (value) => number(value) }, ...more };
   }
 
   // Lines: the mean of each series, its interval, its seeds
@@ -108,7 +109,7 @@
         axisLine: { show: true, onZero: false, lineStyle: { color: colours.rule } }, minInterval: whole ? 1 : undefined,
         min: every.length ? low - beside : 0, max: every.length ? (high === low ? high + 1 : high + beside) : 1,
         axisLabel: { ...axis(colours).axisLabel, ...ticks, rotate: words.size > 6 ? 45 : 0,
-          formatter: (value) => words.get(value) ?? tick(value) } }),
+          formatter: (value) => words.get(value) ?? number(value) } }),
       yAxis: axis(colours, { type: panel.log ? "log" : "value", name: panel.y_label, nameGap: 44, scale: !panel.from_zero,
         logBase: values.length && Math.max(...values) / Math.min(...values) < 100 ? 2 : 10,
         min: panel.log ? Math.min(...values) / 1.3 : panel.from_zero ? 0 : undefined,
@@ -168,7 +169,7 @@
     const intervals = panel.bars.map((bar, i) => [bar.low, bar.high, i]).filter(([low, high]) => there(low) && there(high));
     // A width to break long labels at is taken up by short ones too.
     const longest = Math.max(...panel.bars.map((bar) => bar.label.length));
-    const broken = longest > 25 && { width: longest > 50 ? 180 : 150, overflow: "break", lineHeight: 13 };
+    const broken = longest > 25 && { width: longest > 50 ? 200 : 150, overflow: "break", lineHeight: 13 };
     return { ...common(colours),
       xAxis: axis(colours, { type: "value", name: panel.x_label, nameGap: 26, min: left, max: right, splitNumber: 4,
         position: panel.bars.length > 12 ? "top" : "bottom", // in sight where the figure is taller than a screen
@@ -237,7 +238,7 @@
     const data = panel.values.flatMap((row, i) => row.map((value, j) => [i, j, value]));
     const side = (values, name, gap) => axis(colours, { type: "category", data: values, name, nameGap: gap, splitLine: { show: false },
       axisLabel: { ...axis(colours).axisLabel, interval: (i) => [0, (values.length - 1) / 2, values.length - 1].includes(i),
-        formatter: (value) => tick(Number(value)) } });
+        formatter: (value) => number(Number(value)) } });
     return { ...common(colours), xAxis: side(panel.x, panel.x_label, 24), yAxis: side(panel.y, panel.y_label, 34),
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value) },
       series: [cells(data, spec.colours, panel.limits, 1, colours.ink)] };
@@ -265,9 +266,9 @@
     return { animation: false, textStyle: common(colours).textStyle,
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [x, y, z] }) => place(panel, x, y, z) },
       visualMap: { show: false, min: panel.limits[0], max: panel.limits[1], inRange: { color: spec.colours }, dimension: 2 },
-      xAxis3D: { ...side((x) => x === panel.x[0] ? "" : tick(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
-      yAxis3D: { ...side((y) => y === panel.y[0] ? "" : tick(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
-      zAxis3D: { ...side((z) => tick(z / unit(panel))), ...even(...panel.limits) },
+      xAxis3D: { ...side((x) => x === panel.x[0] ? "" : number(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
+      yAxis3D: { ...side((y) => y === panel.y[0] ? "" : number(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
+      zAxis3D: { ...side((z) => number(z / unit(panel))), ...even(...panel.limits) },
       grid3D: { boxWidth: 100, boxDepth: 100, boxHeight: 70, top: -14, left: 0, right: 0, bottom: 0,
         viewControl: { alpha: state.alpha, beta: state.beta, distance: 205, minDistance: 205, maxDistance: 205, damping: 0, animation: false,
           panSensitivity: 0, zoomSensitivity: 0 }, light: { main: { intensity: 1 }, ambient: { intensity: 0.4 } } },

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.export import FORMATS
-from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.figure import Figure, Headline
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
@@ -92,7 +92,8 @@ def verdict_page(study: Scope, known: Snapshot) -> JudgedPage:
     results, judgements = judge_recipes(RECIPES.values(), study, known)
     table, figure = verdict_table(judgements), forest(judgements)
     values = {"claims": document(results, judgements, study)["claims"], "table": table_json(table)}
-    return JudgedPage(title(judgements), lead(study), [table], values, [figure], [conclusion(judgements)])
+    said = [conclusion(judgements)]
+    return JudgedPage(TITLE, lead(study), [table], values, [figure], said, headline(judgements))
 
 
 def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
@@ -175,15 +176,11 @@ def render_paper(
     return render_template(
         "paper.html.j2",
         name=NAME,
-        title=title(judged),
-        conclusion=conclusion(judged, counted=False),  # the bar beside it has the counts
-        shares=[
-            (words, slug(ones[0].verdict), MEANINGS[ones[0].verdict], [one.claim.id for one in ones])
-            for words in verdict_counts(judged)
-            for ones in [[one for one in judged if one.words == words]]
-        ],
-        forest=overview,
-        lead=lead(study),
+        title=TITLE,
+        headline=headline(judged),
+        lead=[part for part in (conclusion(judged, counted=False), lead(study)) if part],
+        shares=shares(judged),
+        plots=[] if overview.missing else [(overview, None, embed(overview, drawings.get(overview.name)))],
         lacking={name: LACKING[name] for name in LACKING if name in map(_progress, results)},
         label=contents_label,
         claims=claims,
@@ -197,7 +194,7 @@ def render_paper(
         formats={ending: words for ending, (words, _) in FORMATS.items()},
         texts=packed_script(texts, 'id="texts"'),
         figures=shown,
-        plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
+        forms={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown if figure is not overview},
         primary=primary_rows,
         reading=(READING.name, PRIMARY.title),
         folded=is_folded,
@@ -217,12 +214,25 @@ def _drawings(figures: Iterable[Figure]) -> dict[str, str]:
     return {figure.name: draw(figure) for figure in figures if not figure.missing}
 
 
-def title(judgements: Sequence[Judgement]) -> str:
-    """With what came out, where anything did."""
+TITLE = "Reproduction of the paper"
+
+
+def headline(judgements: Sequence[Judgement]) -> Headline | None:
+    """How many claims were reproduced, where any has a verdict."""
     counts = verdict_counts(judgements)
     judged = len(judgements) - counts["Not yet run"]
-    came_out = f": {counts['Reproduced']} of {judged} judged claims reproduced" if judged else ""
-    return f"The paper, reproduced{came_out}"
+    return ("soft", f"{counts['Reproduced']} of {judged} judged claims reproduced") if judged else None
+
+
+def shares(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, str, int]]:
+    """Of each verdict its words, its class of the style sheet, its meaning, its first claim, and how many have it."""
+    if headline(judgements) is None:
+        return []
+    return [
+        (words, slug(ones[0].verdict), MEANINGS[ones[0].verdict], ones[0].claim.id, len(ones))
+        for words in verdict_counts(judgements)
+        for ones in [[one for one in judgements if one.words == words]]
+    ]
 
 
 def lead(study: Scope) -> str:

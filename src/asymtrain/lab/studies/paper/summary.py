@@ -102,19 +102,21 @@ def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
 
 
 def forest(judgements: Sequence[Judgement]) -> Figure:
-    """Our effects as shares of the paper's, with their intervals: one is its number, 0 no effect."""
-    title, bars, left_out = "Our effects as shares of the paper's", list[Bar](), list[str]()
-    for judgement in judgements:
+    """Our effects as shares of the paper's, by verdict, with their intervals: one is its number, 0 no effect."""
+    title, bars = "Our effects as shares of the paper's", list[Bar]()
+    order = list(verdict_counts(judgements))
+    for judgement in sorted(judgements, key=lambda one: order.index(one.words)):
         part, name = deciding_part(judgement), judgement.claim.id
         if judgement.verdict == "Not yet run":
             continue
+        says = f"{name} {judgement.claim.text.partition(' (')[0]}"
+        colour = COLOURS.get(judgement.verdict, "soft")
         if part is None or part.part.how not in BANDED or not part.part.paper or part.estimate is None:
-            left_out.append(name)
+            more = f"{judgement.words}: no effect to compare" if part is None else _numbers(judgement, part)
+            bars.append(Bar(says, None, colour=colour, more=more))
             continue
         shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
         ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
-        colour = COLOURS.get(judgement.verdict, "soft")
-        says = f"{name} {judgement.claim.text.partition(' (')[0]}"
         low, high = ends or (None, None)
         bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement, part)))
     if not bars:
@@ -122,8 +124,6 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
     panel = Bars("", "ours / the paper's", "soft", tuple(bars), marks, (-2.0, 3.0), SHARE)
     caption = texts()["summary"]["forest"].format(low=marks[0], high=marks[2])
-    if left_out:
-        caption += f" Without an effect to compare: {', '.join(left_out)}."
     return Figure("verdicts", title, (panel,), caption=caption)
 
 

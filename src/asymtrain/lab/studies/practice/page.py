@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
@@ -36,6 +36,8 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
+SELECTED_TITLE = "The configuration that validation selected"
+FORMS_TITLE = "The best configuration of each objective"
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"its interval shows no meaningful difference where it lies within {MARGIN:g} points on both sides of 0, and the "
@@ -61,33 +63,34 @@ def judged_page(results: Results) -> JudgedPage:
     )
 
 
-def _headline(results: Results) -> tuple[str, str, str] | None:
-    """How many models were helped, and the largest difference."""
+def _headline(results: Results) -> Headline | None:
+    """How many models were helped."""
+    counts = Counter(effect.verdict for effect in results.selected)
+    helped = f"Branches helped {counts['helps']} of {counts.total()} models"
+    return ("good" if counts["helps"] else "soft", helped) if counts else None
+
+
+def _lead(results: Results) -> str:
+    """The other verdicts and the largest gain; what the numbers are; and the answer on a preset."""
     if not results.selected:
-        return None
+        return "No model is finished yet."
     counts = Counter(effect.verdict for effect in results.selected)
     best = _by_gain(results)[0]
     ends = interval(best.row["points_low"], best.row["points_high"])
     of = f"95% interval {value_text(ends, POINTS)}, " if ends else ""
-    words = (
-        f"{counts['hurts']} hurt, {counts.total() - counts['helps'] - counts['hurts']} neither. Largest gain: "
-        f"{best.task.title}, {value_text(best.row['points'], POINTS)} points "
+    others = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+    largest = (
+        f"Verdicts: {others}. Largest gain: {best.task.title}, {value_text(best.row['points'], POINTS)} points "
         f"({of}{counted(best.row['n'], 'seed')}) with {best.arm.label}."
     )
-    return "good" if counts["helps"] else "soft", f"{counts['helps']} of {counts.total()} helped", words
-
-
-def _lead(results: Results) -> str:
-    """What the numbers are, for readers who have not seen the docs; and the answer on a preset."""
-    if not results.selected:
-        return "No model is finished yet."
     task = results.selected[0].task
     data = results.study.data[task.data]
     what = (
-        f"Test accuracy after {data.epochs} epochs of {data.title} by the recipe {task.recipe}, as the difference to "
-        "Plain: the same model, seed and batches without branches. Validation selected the branches of each model."
+        f"Test accuracy after {data.epochs} epochs of {data.title} with the recipe {task.recipe}, as the difference to "
+        "Plain, the baseline: the same model, seed and batches without branches. Validation accuracy selected the "
+        "configuration of each model."
     )
-    return "\n\n".join([what, *preset_sentence(results)])
+    return "\n\n".join([largest, what, *preset_sentence(results)])
 
 
 def document(results: Results) -> dict[str, Any]:
@@ -144,12 +147,16 @@ def tables(results: Results) -> list[Table]:
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     forms = [effect for effects in results.forms.values() for effect in effects]
     made = [
-        effects_table("selected", "The form that validation selected", results.selected, results.study, note=note),
+        effects_table(
+            "selected", "The configuration that validation selected", results.selected, results.study, note=note
+        ),
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
         *(_part_table(part, results) for part in PARTS),
-        dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
+        dataclasses.replace(
+            effects_table("forms", "The best configuration of each objective", forms, results.study), detail=True
+        ),
         selection_table(results.selections),
         ranks_table(results.selections),
         missing_table(results),
@@ -188,7 +195,7 @@ def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Ex
             *(accuracy_cell(effect.row, side) for side in ("plain", "asymmetric")),
             Cell(effect.row["points"], effect.spec_ids),
             interval(effect.row["points_low"], effect.row["points_high"]),
-            effect.verdict,
+            Cell(effect.verdict, colour=colour_of(effect.verdict)),
             effect.p_holm,
             effect.row["n"],
         )
@@ -339,8 +346,8 @@ def figures(results: Results) -> list[Figure]:
     ordered = _by_gain(results)
     titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
     made = [
-        forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
-        forest("forms", "Difference to Plain, of the best of each objective", titled),
+        forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
+        forest("forms", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
@@ -371,7 +378,7 @@ def _against_plain(effects: Sequence[ArmEffect]) -> bool:
 
 
 def _axis(effects: Sequence[ArmEffect]) -> str:
-    return f"difference to {'Plain' if _against_plain(effects) else TUNED} (points of accuracy)"
+    return f"difference to {'Plain' if _against_plain(effects) else TUNED} (points)"
 
 
 def _by_arm(effects: Sequence[ArmEffect]) -> dict[str, list[ArmEffect]]:
