@@ -10,9 +10,11 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 KINDS = {".md", ".py", ".toml", ".j2", ".js", ".ipynb"}
 # Where the stored names are mapped, and what tells of earlier versions
 EXEMPT = {GLOSSARY, ROOT / "src/asymtrain/lab/runs.py"}
+_, _, TABLE = GLOSSARY.read_text().partition("## Words no longer used")
+_, *ROWS = re.findall(r"^\| (.+?) \| .+ \|$", TABLE, re.MULTILINE)
 RETIRED = [
     word.strip().strip("`")
-    for row in re.findall(r"^\| (.+?) \| .+ \|$", GLOSSARY.read_text().partition("## Words no longer used")[2], re.M)[1:]
+    for row in ROWS
     for word in row.split(",")
     if " in `" not in word and not word.strip().endswith("=`")
 ]

@@ -13,6 +13,7 @@ from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
     CONTROLS,
+    FALLING,
     FORMS,
     FULL,
     MODELS,
@@ -51,6 +52,10 @@ PINNED = {
     "signal-mixer": (30, "2a1bf58711d1"),
     "signal-vit-tiny": (30, "0c67c2fa3950"),
     "signal-swin": (30, "54f030fded10"),
+    "length-vit-tiny": (9, "0be493b851c9"),
+    "length-swin": (9, "02413425a7a7"),
+    "length-mixer": (9, "3032df667a2c"),
+    "length-resnet18": (9, "eeb31df28149"),
     "cifar100-tenth": (120, "f39284efb8d9"),
     "cifar10-tenth": (120, "474acdbd524d"),
     "cifar10": (100, "277b5bd3935b"),
@@ -198,6 +203,19 @@ def test_each_control_takes_one_part_of_the_signal_away():
     own, *controls = (final_specs(FULL, Task("swin"), [arm])[0] for arm in arms[1:])
     for control, change in zip(controls, CONTROLS.values(), strict=True):
         assert dataclasses.replace(own, **change) == control != own
+
+
+def test_long_runs_are_of_the_recipe_strong_with_three_seeds():
+    known = invented_study(FULL, [Task("swin")])
+    task = Task("swin", "cifar100-long", "strong", "length")
+    arms = final_arms(FULL, task, known)
+    assert [arm.name for arm in arms] == ["none", SELECTED, FALLING]
+    for specs in (final_specs(FULL, task, [arm]) for arm in arms):
+        assert [(spec.seed, spec.epochs, spec.mixup, spec.test) for spec in specs] == [
+            (seed, 100, 0.2, "every") for seed in (42, 43, 44)
+        ]
+    (shared, *_) = final_specs(FULL, task, arms[2:])
+    assert (shared.alpha, shared.bias, shared.alpha_schedule, shared.layers) == (10, "prior", "cosine", "all")
 
 
 def check(block, data_root):

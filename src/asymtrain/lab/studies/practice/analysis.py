@@ -28,6 +28,7 @@ from asymtrain.lab.studies.practice.protocol import (
     Extent,
     Part,
     Task,
+    final_seeds,
     final_specs,
 )
 from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
@@ -237,7 +238,7 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
             {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
             for side in (against, arm)
         )
-        pairs = [(first[seed], other[seed]) for seed in study.seeds if seed in first and seed in other]
+        pairs = [(first[seed], other[seed]) for seed in final_seeds(study, task) if seed in first and seed in other]
         if pairs and pairs[0][0].spec != pairs[0][1].spec:  # an arm may turn out to be Plain
             sides.append((task, arm, against, pairs))
     if not sides:
@@ -270,7 +271,7 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
                 estimate([b - a for a, b in both], within=DIFFERENCES),
                 (estimate(a for a, _ in both).mean, estimate(b for _, b in both).mean),
                 tuple(run.spec.id for pair in pairs for run in pair),
-                len(study.seeds),
+                len(final_seeds(study, task)),
                 against=against,
             )
         )

@@ -31,6 +31,7 @@ POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="P
 PARTS: Mapping[Part, str] = {
     "tuned": "A tuned baseline",
     "signal": "What carries the effect",
+    "length": "100 epochs of the recipe strong",
     "fixed": "One setting for all models",
     "transfer": "Other data",
     "strong": "The recipe strong",

@@ -62,6 +62,7 @@ class Data:
     fields: Mapping[str, Any]  # of a spec
     epochs: int = 30  # of a final run
     selection_epochs: int = 10
+    seeds: int | None = None  # of a final run: the first of the study's; None for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +83,7 @@ FULL = Extent(
         # A tenth of the images, and a third of the steps.
         "cifar100-tenth": Data("10% of CIFAR-100", {"dataset": "cifar100", "per_class": 50}, epochs=100),
         "cifar10-tenth": Data("10% of CIFAR-10", {"dataset": "cifar10", "per_class": 500}, epochs=100),
+        "cifar100-long": Data("CIFAR-100, 100 epochs", {"dataset": "cifar100"}, epochs=100, seeds=3),
     },
     fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
 )
@@ -94,7 +96,7 @@ QUICK = Extent(
             epochs=2,
             selection_epochs=1,
         )
-        for name, size in zip(FULL.data, (160, 192, 224, 256), strict=True)
+        for name, size in zip(FULL.data, (160, 192, 224, 256, 288), strict=True)
     },
     fields={"batch": 32, "last_batch": "drop", "cosine_every": 0},
     archs={name: settings.get("arch_options", {}) for name, settings in get_scale("quick").archs.items()},
@@ -135,9 +137,12 @@ CONTROLS: Mapping[str, Mapping[str, Any]] = {
 }
 """What is changed of the selected form, one at a time, to see what carries its effect."""
 SELECTED = "selected form"  # name of the arm of a later part that has a model's selected form, of any objective
+FALLING = "prior bias, alpha 10, falling"  # name of the arm of the part `length` that all its models share
+LASTING = Candidate(objective="sigmoid", bias="prior", alpha=10.0, alpha_schedule="cosine")
+"""Of the settings of the first wave the one with the best mean rank over the models of `length`, falling to 0."""
 TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the arms of the part `tuned`
 
-Part = Literal["study", "transfer", "strong", "controls", "fixed", "tuned", "signal"]
+Part = Literal["study", "transfer", "strong", "controls", "fixed", "tuned", "signal", "length"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class Task:
     `study` selects candidates and trains the final runs. The others take what the study selected for the model on
     CIFAR-100: `transfer` trains it on other data, `strong` by another recipe, `controls` beside what could explain it,
     `fixed` beside the one setting that is best for all models, `tuned` on top of a recipe tuned for the baseline,
-    `signal` with parts of its signal taken away.
+    `signal` with parts of its signal taken away, `length` for 100 epochs of the recipe strong.
     """
 
     model: str
@@ -172,6 +177,7 @@ def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields
 _SMALL = ("mlp", "cnn", "vit", "plain18", "convnext")
 _SUBSET = ("cnn", "vit", "resnet18")
 _GAINED = ("mlp", "mixer", "vit_tiny", "swin")  # the models with large effects
+_LONG = ("vit_tiny", "swin", "mixer", "resnet18")
 _TENTH = ("cifar100-tenth", "cifar10-tenth")
 # By information a minute: new models first, the cheap ones before the dear.
 BLOCKS: Mapping[str, Block] = {
@@ -196,6 +202,17 @@ BLOCKS: Mapping[str, Block] = {
             _block(f"{part}-{model.replace('_', '-')}", f"{title}: {MODELS[model].title}", model, part=part)
             for part, title in (("tuned", "a tuned baseline"), ("signal", "what carries the effect"))
             for model in _GAINED
+        ),
+        *(
+            _block(
+                f"length-{model.replace('_', '-')}",
+                f"100 epochs of the recipe strong: {MODELS[model].title}",
+                model,
+                data="cifar100-long",
+                recipe="strong",
+                part="length",
+            )
+            for model in _LONG
         ),
         *(_block(data, FULL.data[data].title, *_SMALL, "swin", data=data, part="transfer") for data in _TENTH),
         _block("cifar10", FULL.data["cifar10"].title, *_SMALL, data="cifar10", part="transfer"),
@@ -279,4 +296,10 @@ def _specs(study: Extent, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec
         "arch": model.arch, "arch_options": options, "epochs": epochs,
     }  # fmt: skip
     fields["warmup"] *= fields.pop("warmup_factor", 1)
-    return tuple(RunSpec(**fields, seed=seed) for seed in (study.seeds if final else study.selection_seeds))
+    seeds = final_seeds(study, task) if final else study.selection_seeds
+    return tuple(RunSpec(**fields, seed=seed) for seed in seeds)
+
+
+def final_seeds(study: Extent, task: Task) -> tuple[int, ...]:
+    """The seeds of a task's final runs."""
+    return study.seeds[: study.data[task.data].seeds]

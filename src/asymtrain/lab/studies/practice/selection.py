@@ -12,7 +12,9 @@ from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import (
     CONTROLS,
     ELSEWHERE,
+    FALLING,
     FORMS,
+    LASTING,
     MODELS,
     NONE,
     SELECTED,
@@ -151,7 +153,7 @@ def _other_needs(study: Extent, task: Task, known: Known) -> Needs:
     if arms is not None:
         return Needs((*trials, *protocol.final_specs(study, task, arms)))
     # Arms that no other task trains.
-    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4}[task.part]
+    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4, "length": 3}[task.part]
     alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new)]
     waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
     alike_specs = protocol.final_specs(study, task, alike)
@@ -180,6 +182,8 @@ def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
         return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
     if task.part == "strong":
         return [NONE, own]
+    if task.part == "length":
+        return [NONE, own, arm_of(FALLING, LASTING)]
     if task.part in ("controls", "tuned", "signal"):
         trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], known)
         if trials is None:
