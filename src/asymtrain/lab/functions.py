@@ -18,7 +18,8 @@ from typing import Any
 
 from asymtrain.errors import UsageError, error_line, unknown_name
 
-# Modules that moved. Specs, and so their ids, keep the name that a module had when they were stored.
+# Modules of ours that moved. Specs, and so their ids, keep the name that a module had when they were stored. A study
+# names them, and they build models and no more: nobody needs to type them.
 _STORED_MODULES = {"asymtrain.lab.practice.models": "asymtrain.lab.studies.practice.models"}
 
 
@@ -102,12 +103,12 @@ def _is_installed(file: Path) -> bool:
 
 
 def import_function(text: str) -> Any:
-    if _typed is not None and text not in _typed:
+    module_name, _, name = text.partition(":")
+    if _typed is not None and text not in _typed and module_name not in _STORED_MODULES:
         raise UsageError(
             f"{text} is named by a stored file alone, and to import a function is to run its code: where you trust it, "
             f"name it in the command too, with --arch {text}, or --data where it gives data"
         )
-    module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(_STORED_MODULES.get(module_name, module_name))
     except (Exception, SystemExit) as error:  # a script that ends itself is no module

@@ -35,3 +35,14 @@ def test_stored_specs_find_the_models_under_their_first_name():
     from asymtrain.lab.studies.practice import models
 
     assert import_function("asymtrain.lab.practice.models:mixer") is models.mixer
+
+
+def test_a_command_finds_them_without_their_names_among_its_words():
+    from asymtrain.errors import UsageError
+    from asymtrain.lab.functions import import_function, only_typed
+    from asymtrain.lab.studies.practice import models
+
+    with only_typed(["practice", "run", "mixer"]):
+        assert import_function("asymtrain.lab.practice.models:mixer") is models.mixer
+        with pytest.raises(UsageError, match="named by a stored file alone"):
+            import_function("asymtrain.lab.studies.practice.analysis:mixer")
