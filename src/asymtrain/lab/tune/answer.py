@@ -177,10 +177,13 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
 
 
 def _headline(result: Tuned) -> Headline:
-    """The verdict, and the difference that was confirmed."""
+    """The verdict, and the difference that was confirmed; of a short tune, which confirms nothing, that of its pair."""
     words = result.verdict.capitalize()
     if result.comparison is not None and result.candidate is not None:
         words += f": {result.comparison['points']:+.1f} points of test accuracy with {result.candidate.label}"
+    elif result.race.best_pair is not None and result.candidate is not None:
+        points = result.race.best_pair["points"]
+        words += f": {points:+.1f} points of validation accuracy in one pair with {result.candidate.label}"
     return colour_of(result.verdict), words
 
 
