@@ -165,7 +165,8 @@ def test_a_second_stack_of_a_model_trains_in_training_mode():
 def test_a_model_that_reads_values_on_the_host_trains_by_a_slower_path():
     data = patterns(size=100)
     spec = RunSpec(arch="any_models:host_reader", batch=24, epochs=2, test="last")
-    stack = Stack([spec, RunSpec(arch=spec.arch, batch=24, epochs=2, seed=7)], data, strategy="side_by_side", device=DEVICE)
+    specs = [spec, RunSpec(arch=spec.arch, batch=24, epochs=2, seed=7)]
+    stack = Stack(specs, data, strategy="side_by_side", device=DEVICE)
     with pytest.warns(UsageWarning, match="any_models:host_reader reads values from the device in its forward"):
         stack.advance()
     stack.advance()
