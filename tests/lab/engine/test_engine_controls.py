@@ -37,6 +37,8 @@ CONTROLS = {
     "noise": {"signal": "noise"},
     "gated": {"signal": "gated"},
     "layers averaged": {"class_reduction": "sum", "layer_reduction": "mean"},
+    "ratio of gradients": {"balance": "norms", "cosine_every": 5, "clip": 1.0},
+    "ratio of gradients, falling": {"balance": "norms", "cosine_every": 0, "alpha_schedule": "linear"},
     "linear": {"alpha_schedule": "linear"},
     "early": {"alpha_schedule": "early"},
     "smoothing": {"label_smoothing": 0.2},
