@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from asymtrain import streams
-from asymtrain.branches import Branches, Linear, Parallel, attach
+from asymtrain.branches import MAP_HEADS, Branches, Linear, Parallel, attach
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
@@ -306,7 +306,7 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
         classes=network.classes,
         objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
         head=Parallel(spec.redundancy, Linear(bias) if spec.head == "linear" else spec.head, spec.activation),
-        pool=network.pool,
+        pool="none" if spec.head in MAP_HEADS else network.pool,
         layout=network.layout,
         seed=spec.seed,
     )

@@ -393,7 +393,8 @@ class Stack:
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         members = [spec if spec.redundancy else self.lead for spec in self.specs]
-        decayed = [frozenset(name for name in start if decays(spec, name, start[name])) for spec in members]
+        own = {name: value[0] if name.count(".") > 1 and is_branch(name) else value for name, value in start.items()}
+        decayed = [frozenset(name for name in own if decays(spec, name, own[name])) for spec in members]
         strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength

@@ -20,7 +20,7 @@ from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
 # What a forward in training depends on, the last one of an epoch among them.
-_TRIED = ("at", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
+_TRIED = ("at", "head", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
 
 
 class Fingerprints(NamedTuple):
