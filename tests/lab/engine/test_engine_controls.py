@@ -28,6 +28,7 @@ from small_backbones import SMALL
 
 CONTROLS = {
     "softmax": {"objective": "softmax"},
+    "distill": {"objective": "distill", "bias": "prior", "mixup": 0.4},
     "random labels": {"branch_labels": "random"},
     "bias": {"bias": "prior", "decay": "matrices", "weight_decay": 0.5},
     "bias, softmax, all live": {"bias": "prior", "objective": "softmax", "activation": "all"},
@@ -73,6 +74,7 @@ KINDS = [
     {"layer_reduction": "mean"},
     {"objective": "softmax", "branch_labels": "random"},
     {"bias": "prior"},
+    {"objective": "distill", "layer_reduction": "mean"},
     {"branch_weights": "frozen"},
     {"signal": "detached"},
 ]

@@ -202,7 +202,11 @@ class StackLoss:
 
 def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) -> Tensor:
     """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B), and the network's own logits (R, B, C)."""
-    return objective.rows(logits, targets[:, :, None, None], own[:, :, None, None])
+    if objective.needs_model:
+        # Each row by itself: the loss over one row is that row's.
+        own = own[:, :, None, None, None]
+        return objective.losses(logits.unsqueeze(-2), targets[:, :, None, None, None], None, own)
+    return objective.rows(logits, targets[:, :, None, None])
 
 
 def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ class ModuleNetwork:
         buffers: Mapping[str, Tensor] | None = None,
         training: Training | None = None,
     ) -> Outputs:
-        """Logits (R, B, C) and features [(R, B, D_k, ...)] of R runs; in evaluation with `buffers`, else with `training`.
+        """Logits (R, B, C) and features [(R, B, D_k)], or maps; in evaluation with `buffers`, else with `training`.
 
         Without either, in evaluation with the module's own buffers.
         """

@@ -137,10 +137,10 @@ def build_backbone(spec: RunSpec, dataset: Dataset, head: str | None = None) -> 
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
-    backbone = build(spec.arch, classes=dataset.classes, seed=seed, **options)
-    if (head or spec.head) in MAP_HEADS:
+    backbone, head = build(spec.arch, classes=dataset.classes, seed=seed, **options), head or spec.head
+    if head in MAP_HEADS:
         if backbone.layout != "BCHW":
-            raise UsageError(f"head={spec.head!r} reads maps, and the layers of {spec.arch} give none: use head='mlp'")
+            raise UsageError(f"head={head!r} reads maps, and the layers of {spec.arch} give none: use head='mlp'")
         backbone.pooled = False
     return backbone
 

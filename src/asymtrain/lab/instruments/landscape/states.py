@@ -140,9 +140,9 @@ def subjects_of(
         if data not in samples:
             samples[data] = draw_sample(spec, dataset, sample, device)
         total = "total" in losses and spec.redundancy > 0
-        for field in ("head", "balance") if total else ():
-            if (value := getattr(spec, field)) in ("tower", "norms"):
-                raise UsageError(f"there is no landscape of the total loss with {field}={value!r}: measure the main loss")
+        if total and (spec.head == "tower" or spec.balance == "norms"):
+            what = "head='tower'" if spec.head == "tower" else "balance='norms'"
+            raise UsageError(f"there is no landscape of the total loss with {what}: measure that of the main loss")
         live = {name: value for name, value in weights.items() if is_branch(name)} if total else {}
         own, of_branches = (data, spec.label_smoothing), tuple(getattr(spec, name) for name in _LOSS_FIELDS)
         fitting = (known for known in networks if known.has(state.backbone, own) and known.takes(live, of_branches))
