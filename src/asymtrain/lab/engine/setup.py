@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import objectives, streams
-from asymtrain.branches import MAP_HEADS, draw_branches, module_heads
+from asymtrain.branches import MAP_HEADS, convolutional, draw_branches, module_at, module_heads
 from asymtrain.errors import UsageError
+from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import beta_quantiles
 from asymtrain.lab.data.normalise import normalise, statistics
@@ -155,6 +156,16 @@ def _square_images(dataset: Dataset) -> tuple[int, int]:
     if height != width:
         raise UsageError(f"the backbones take square images, {dataset.name} has {height} x {width}: give image_size")
     return channels, height
+
+
+def recommended_branches(spec: RunSpec, dataset: Dataset) -> tuple[Candidate, str | None]:
+    """What the library recommends for the layers of a spec's model; and the layer that decides it, for convolutions."""
+    network = build_network(spec, dataset)
+    module, paths = network, {name: name for name in network.points}
+    if isinstance(network, ModuleNetwork):
+        module, paths = network.module, network.paths
+    layer = convolutional({name: module_at(module, path) for name, path in paths.items()})
+    return (RECOMMENDED if layer is None else RECOMMENDED_ON_CONVOLUTIONS), layer
 
 
 def live_branches(spec: RunSpec, network: Network, head: HeadName = "linear") -> dict[str, Tensor]:
