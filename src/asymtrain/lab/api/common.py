@@ -9,7 +9,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -69,7 +69,7 @@ def base_spec(
     return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
 
 
-def recommends(given: Collection[str], strength: float | None = None) -> bool:
+def recommends(given: Mapping[str, Any], strength: float | None = None) -> bool:
     """Whether nobody named a configuration of branches, or its strength alone; `given` are fields of runs."""
     from asymtrain.lab.candidates import Candidate
 
@@ -79,7 +79,7 @@ def recommends(given: Collection[str], strength: float | None = None) -> bool:
         raise UsageError(f"strength must be a finite number of 0 or more, got {strength!r}")
     for name in ("alpha", "class_reduction", "layer_reduction", "balance"):
         if name in given:
-            option = "--alpha" if name == "alpha" else f"--set {name}"
+            option = "--alpha" if name == "alpha" else f"--set {name}={given[name]}"
             raise UsageError(f"--strength is a weight in a unit of its own: leave out --strength, or {option}")
     return True
 

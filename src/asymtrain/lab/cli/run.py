@@ -39,7 +39,7 @@ class PairOptions(RunOptions):
 
     alpha: Annotated[
         float | None,
-        typer.Option(help="Weight of branches in the paper's unit; what else is not given is the paper's."),
+        typer.Option(help="Weight of branches in the paper's unit; then all else is the paper's."),
     ] = None
     strength: Annotated[
         float | None,

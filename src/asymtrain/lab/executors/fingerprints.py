@@ -101,7 +101,7 @@ def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:
 
     Commands ask this before anything is written. Whether other models take them, `check_sources` sees.
     """
-    for spec in first_of_each_kind(specs):
+    for spec in {(*kind_of(spec), spec.head): spec for spec in specs}.values():
         dataset = load_for(spec, data_root)
         if not is_named(spec.arch):
             build_module(spec, dataset)
