@@ -24,6 +24,8 @@ from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.models import Outputs, Parameters
 
+HeadName = Literal["linear", "mlp", "tower"]  # of `RunSpec.head`
+
 
 class Training(NamedTuple):
     """What a forward in training takes besides parameters and inputs."""
@@ -52,7 +54,7 @@ class ModuleNetwork:
         *,
         branches: bool = True,
         at: Sequence[str] = (),
-        head: Literal["linear", "mlp", "tower"] = "linear",
+        head: HeadName = "linear",
         pool: PoolName = "mean",
         layout: str = "",
         autocast: torch.dtype | None = None,

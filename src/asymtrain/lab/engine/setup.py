@@ -5,7 +5,7 @@ Everything is keyed by (seed, purpose) alone, so every loop starts a spec from t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,13 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import beta_quantiles
 from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
-from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.modules import HeadName, ModuleNetwork
 from asymtrain.lab.engine.schedule import steps_of
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.models import BACKBONES, Backbone, build
 
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
-HeadName = Literal["linear", "mlp", "tower"]
 _OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
 _OF_DATA = ("seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
