@@ -305,22 +305,20 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
 def test_the_guide_has_the_values_of_every_preset() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)
-    values = {"Parallel": Parallel, "Linear": Linear, "Dense": Dense}
+    values = {"Parallel": Parallel, "Linear": Linear, "Dense": Dense, "Sigmoid": Sigmoid}
     assert {name: eval(f"dict({options})", values) for name, options in rows} == PRESETS
 
 
 def test_the_bias_begins_at_the_class_shares() -> None:
     model, x = mlp(), rows()
     labels = torch.tensor([0, 0, 0, 1, 2, 3, 4, 4])
-    branches = attach(model, x, CLASSES, at="1", head=Linear(prior(labels)), preset="prior")
+    branches = attach(model, x, CLASSES, at="1", head=Linear(prior(labels)))
     shares = (torch.bincount(labels) + 0.5) / (8 + 2.5)
     assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
-    equal = attach(model, x, CLASSES, at="1", preset="prior")
+    equal = attach(model, x, CLASSES, at="1")
     assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
     ignored = torch.cat([labels, torch.tensor([255])]).byte()
-    ignoring = attach(
-        model, x, CLASSES, at="1", objective=Sigmoid(ignore_index=255), head=Linear(prior(ignored)), preset="prior"
-    )
+    ignoring = attach(model, x, CLASSES, at="1", objective=Sigmoid(ignore_index=255), head=Linear(prior(ignored)))
     assert torch.equal(ignoring.head("1").bias, branches.head("1").bias)
 
 
@@ -329,14 +327,14 @@ def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> Non
     labels = torch.rand(20, classes) > 0.7
     shares = (labels.sum(0) + 0.5) / 21
     for given in (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float()):
-        branches = attach(mlp(), rows(), classes, at="1", head=Linear(prior(given)), preset="prior")
+        branches = attach(mlp(), rows(), classes, at="1", head=Linear(prior(given)))
         assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
 
 
 def test_a_class_alone_begins_at_one_half() -> None:
-    assert attach(mlp(), rows(), 1, at="1", preset="prior").head("1").bias == 0
+    assert attach(mlp(), rows(), 1, at="1").head("1").bias == 0
     with pytest.raises(UsageError, match=r"class as floats \(labels.float\(\)\)"):
-        attach(mlp(), rows(), 1, at="1", head=Linear(prior(torch.tensor([0, 1]))), preset="prior")
+        attach(mlp(), rows(), 1, at="1", head=Linear(prior(torch.tensor([0, 1]))))
 
 
 def test_quantities_have_no_class_shares() -> None:
@@ -347,7 +345,7 @@ def test_quantities_have_no_class_shares() -> None:
 def test_two_sets_at_one_layer() -> None:
     model, x = mlp(), rows()
     classes = attach(model, x, CLASSES, at="1")
-    depth = attach(model, x, at="1", objective=Mse(outputs=2))
+    depth = attach(model, x, at="1", objective=Mse(outputs=2), strength=1)
     model(x)
     goal = torch.randn(3, 2)
     (classes.loss(targets()) + depth.loss(goal)).backward()
