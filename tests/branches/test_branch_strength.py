@@ -2,10 +2,11 @@
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from branch_zoo import CLASSES, mlp, rows, targets
 from torch import Tensor, nn
@@ -15,6 +16,12 @@ from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.objectives import Huber
 
 AT = ["1", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
 
 
 def mean_loss(branches: Branches) -> Tensor:
@@ -142,7 +149,7 @@ def test_a_strength_by_the_progress_of_training(rule: Callable[[float], float]) 
     branches = attach(model, x, CLASSES, at=AT, strength=rule)
     for progress in (0, 0.25, 0.75, 1):
         branches.step(progress)
-        assert branches.strength == pytest.approx(rule(progress), abs=1e-8)
+        assert branches.strength == pytest.approx(rule(progress), abs=1e-6)
         model(x)
         loss = branches.loss(targets())
         torch.testing.assert_close(loss, rule(progress) * mean_loss(branches))
@@ -179,22 +186,21 @@ def test_a_strength_is_no_attribute_to_set() -> None:
 def test_a_compiled_step_is_compiled_once(strength: object) -> None:
     model, x = mlp().eval(), rows()
     branches = attach(model, x, CLASSES, at=AT, strength=strength)
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
 
-    @torch.compile(backend=counter, fullgraph=True)
+    @torch.compile(backend="aot_eager", fullgraph=True)
     def loss_of(x: Tensor) -> Tensor:
         return F.cross_entropy(model(x), targets()) + branches.loss(targets())
 
     for progress in (0, 0.3, 0.6, 0.9):
         branches.step(progress)
-        loss = loss_of(x)
+        with torch.compiler.set_stance("fail_on_recompile" if progress else "default"):
+            loss = loss_of(x)
         torch.testing.assert_close(loss, F.cross_entropy(model(x), targets()) + branches.strength * mean_loss(branches))
-    assert counter.frame_count == 1
 
 
 def test_a_step_inside_of_what_is_compiled_is_refused() -> None:
     branches = attach(mlp(), rows(), CLASSES, at=AT, strength=Falling(0.5))
-    with pytest.raises(UsageError, match=r"call it outside of torch\.compile"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"call it outside of torch\.compile"):
         torch.compile(branches.step, backend="eager", fullgraph=True)(0.5)
 
 
@@ -314,12 +320,12 @@ def test_where_a_ratio_cannot_be_measured() -> None:
         ):
             branches.loss(targets(), main=main)
 
-    @torch.compile(backend="eager")
+    @torch.compile(backend="eager", fullgraph=True)
     def step(x: Tensor) -> Tensor:
         main = F.cross_entropy(model(x), targets())
         return main + branches.loss(targets(), main=main)
 
-    with pytest.raises(UsageError, match="a compiled or captured step cannot: compile the model alone"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="a compiled or captured step cannot: compile the model"):
         step(x)
     with pytest.warns(UsageWarning, match=r"no step of an optimizer of torch.optim was seen, so it stayed 0"):
         branches.strip()
