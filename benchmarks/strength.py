@@ -6,8 +6,8 @@
 For every number of classes, number of layers with branches, width and objective: the norm of the branches' gradient
 over that of the main loss, at strength 1, in the parameters of the model that both reach, when the model is new and
 after one epoch of training with strength 0.5. The second table has the largest factor between two settings that differ
-in one thing alone, and between any two; beside it what it is in the paper's unit, where losses are averaged over classes
-and summed over layers.
+in one thing alone, and between any two; beside it what it is in the paper's unit, where losses are averaged over
+classes and summed over layers.
 """
 
 import argparse

@@ -30,7 +30,9 @@ def assert_distilled(branches: Branches, output: Tensor, **options: object) -> N
     for name, loss in losses.items():
         each = found[name] if found[name].ndim == 3 else found[name][None]
         torch.testing.assert_close(loss, sum(expected(one, output, targets()) for one in each))
-    torch.testing.assert_close(branches.loss(targets(), **options), 0.5 * sum(losses.values()) / len(losses))
+    torch.testing.assert_close(
+        branches.loss(targets(), **options), branches.strength * sum(losses.values()) / len(losses)
+    )
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
