@@ -85,7 +85,7 @@ def pretrained(epochs: int) -> ViTForImageClassification:
         )
     )  # fmt: skip
     (images, labels), _ = shapes(0)
-    fit(model, None, 0.0, epochs, lambda: batches(images, labels, torch.default_generator), main_loss)
+    fit(model, None, epochs, lambda: batches(images, labels, torch.default_generator), main_loss)
     return model
 
 
