@@ -98,26 +98,25 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 BY_DEPTH: dict[bool, list[list[float]]] = {False: [], True: []}  # perplexities at each depth, with and without branches
 
 
-def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
-    """Perplexity on unseen text and mean gradient cosine of one run; alpha 0 is Plain."""
+def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
+    """Perplexity on unseen text and mean gradient cosine of one run; strength 0 is Plain."""
     torch.manual_seed(seed)
     model = Writer()
     rows, _ = texts(TRAIN_SIZE, seed)
     branches = None
-    if alpha:
-        branches = attach(
-            model, at=f"layers.[0-{DEPTH - 2}]", sample=rows[:2, :-1], classes=len(WORDS), preset="early_exit"
-        )
+    if strength:
+        options = {"preset": "early_exit", "strength": strength}
+        branches = attach(model, at=f"layers.[0-{DEPTH - 2}]", sample=rows[:2, :-1], classes=len(WORDS), **options)
     order = torch.Generator().manual_seed(seed)
 
     def batches() -> Iterator[tuple[tuple[Tensor], Tensor]]:
         for chosen in torch.randperm(len(rows), generator=order).split(25):
             yield (rows[chosen, :-1],), rows[chosen, 1:]  # the target of each word is the next
 
-    cosine = fit(model, branches, alpha, epochs, batches, token_loss, lr=4e-3)
+    cosine = fit(model, branches, epochs, batches, token_loss, lr=4e-3)
     exits = branches.exits() if branches else {}  # before or after strip: they need no hooks
-    BY_DEPTH[bool(alpha)].append(perplexities(model.eval(), exits))
-    return BY_DEPTH[bool(alpha)][-1][-1], cosine
+    BY_DEPTH[bool(strength)].append(perplexities(model.eval(), exits))
+    return BY_DEPTH[bool(strength)][-1][-1], cosine
 
 
 def perplexities(model: Writer, exits: dict[str, nn.Module]) -> list[float]:
@@ -142,5 +141,5 @@ def show_exits() -> None:
 
 if __name__ == "__main__":
     text = __doc__.splitlines()[0]
-    main("Writer", train, alpha=0.3, epochs=4, description=text, measure=Measure("perplexity", lower_is_better=True))
+    main("Writer", train, strength=0.9, epochs=4, description=text, measure=Measure("perplexity", lower_is_better=True))
     show_exits()

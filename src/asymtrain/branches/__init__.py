@@ -12,8 +12,8 @@ _core.py        Branches                              _optimizers.py  their weig
 _strength.py    how strong the losses are     _with_branches.py  WithBranches
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
-`prior`, `Parallel`, `Dense` and `Falling`. For tools on top of branches: the other names, which call a model without a
-trace, find the feature or the logits in what it gives, and make single heads.
+`prior`, `Parallel`, `Dense`, `Falling` and `GradientRatio`. For tools on top of branches: the other names, which call a
+model without a trace, find the feature or the logits in what it gives, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
@@ -33,7 +33,7 @@ from asymtrain.branches._heads import (
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
-from asymtrain.branches._strength import Falling, convolutional
+from asymtrain.branches._strength import Falling, GradientRatio, convolutional
 from asymtrain.branches._with_branches import WithBranches
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Branches",
     "Dense",
     "Falling",
+    "GradientRatio",
     "Linear",
     "Parallel",
     "PoolName",

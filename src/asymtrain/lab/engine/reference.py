@@ -117,7 +117,7 @@ class _Loop:
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
-        self.scale = 1.0  # of alpha, where it is a ratio of gradients
+        self.scale = 1.0 if spec.balance == "none" else 0.0  # of alpha, where that is a ratio of gradients
         self.averaged = _averaged(self.model, spec.averaging) if spec.averaging else None
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
@@ -135,9 +135,9 @@ class _Loop:
                 # or AdamW raises an error
                 group["lr"] = rates[i] if rates[i] <= torch.finfo(torch.float32).max else math.inf
             right, main, auxiliary = self.losses(step, indices)
-            if schedule.balances_at(spec, step):
-                self.scale = self.ratio(main, auxiliary)
+            ratio = self.ratio(main, auxiliary) if schedule.balances_at(spec, step) else self.scale
             at_step = self.update(step, main, auxiliary, self.scale * schedule.alpha_at(spec, epoch), measure)
+            self.scale = ratio
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
             correct = correct + right

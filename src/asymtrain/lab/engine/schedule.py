@@ -60,7 +60,7 @@ def measures_at(every: int, step: int, steps: int) -> bool:
 
 
 def balances_at(spec: RunSpec, step: int) -> bool:
-    """Are the two gradients brought into their ratio at this step (from 0) of training? It holds until the next one."""
+    """Are the gradients measured at this step (from 0), which brings those of the next steps into their ratio?"""
     return spec.balance == "norms" and step % BALANCE_EVERY == 0
 
 

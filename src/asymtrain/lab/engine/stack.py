@@ -79,7 +79,7 @@ class Stack:
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
-        # Where alpha is a ratio of gradients: what makes the auxiliary one as large as the main one; 0 until measured.
+        # Where alpha is a ratio of gradients: what makes the auxiliary one as large as the main one, 0 at first.
         self.scale = torch.zeros_like(self.alpha) if self.lead.balance == "norms" else None
         self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
@@ -90,7 +90,6 @@ class Stack:
         tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
         self.shared = setup.reached_by_branches(self.network, tiny)
         self.reached = self._reached_masks(tiny)
-        self.auxiliary = [*self.shared, *filter(is_branch, self.parameters.names)]  # what has its gradient
         self.shared_layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
@@ -177,7 +176,6 @@ class Stack:
             batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         alpha = self.alpha if self.scale is None else self.alpha * self.scale
-        wanted = self.auxiliary if balance else self.shared if measure or self.whole else None
         step = gradients(
             self.programs.losses if whole else self.loss,
             self.parameters,
@@ -186,9 +184,8 @@ class Stack:
             alpha,
             strategy=self.strategy,
             gather=self.programs.gather,
-            shared=wanted if self.loss.branches else None,
+            shared=self.shared if self.loss.branches and (measure or balance or self.whole) else None,
         )
-        gradient = step.total
         if measure or balance:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
             applied = (alpha * self.reaching)[:, None]
@@ -197,7 +194,8 @@ class Stack:
             if measure:
                 self.tally.add_dialogue(sums)
             if balance:
-                gradient = gradient + self._balanced(sums, alpha)[:, None] * auxiliary
+                self._balance(sums)
+        gradient = step.total
         if step.auxiliary is not None and self.whole:
             gradient = self.programs.signal(
                 step.total,
@@ -216,13 +214,12 @@ class Stack:
             self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
-    def _balanced(self, sums: Tensor, alpha: Tensor) -> Tensor:
-        """Bring two gradients, by their `dialogue_sums`, into their ratio; what is added to each alpha, (R,)."""
+    def _balance(self, sums: Tensor) -> None:
+        """Bring the gradients of the steps to come into their ratio, from the `dialogue_sums` of this one."""
         assert self.scale is not None
         _, main, auxiliary = sums.sum(2)
         scale = (main / auxiliary).sqrt().float()
         self.scale.copy_(scale.where(scale.isfinite(), self.scale))
-        return self.alpha * self.scale - alpha
 
     @torch.no_grad()
     def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, list[float]]:
