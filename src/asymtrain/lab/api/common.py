@@ -69,7 +69,7 @@ def base_spec(
     return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
 
 
-def recommends(given: Mapping[str, Any], strength: float | None = None) -> bool:
+def recommends(given: Mapping[str, Any], strength: object) -> bool:
     """Whether nobody named a configuration of branches, or its strength alone; `given` are fields of runs."""
     from asymtrain.lab.candidates import Candidate
 
@@ -274,7 +274,7 @@ def named_spec(
     *,
     all_images: bool = False,
     recommended: bool = False,
-    strength: float | None = None,
+    strength: Any = None,
     **others: Any,
 ) -> tuple[RunSpec, list[str]]:
     """`base_spec` of values, and lines that name the defaults, `others` included.

@@ -121,7 +121,7 @@ def tune(
     tried = as_candidates(candidates)
     with common.naming_arguments(tune), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
-        missing = {"epochs": EPOCHS} if epochs is None else {}
+        missing: dict[str, Any] = {"epochs": EPOCHS} if epochs is None else {}
         base, opening = common.named_spec(
             build, data, recipe, given, build_options, data_options, root, scope, all_images=True, **missing
         )

@@ -160,10 +160,11 @@ def _square_images(dataset: Dataset) -> tuple[int, int]:
 def recommended_branches(spec: RunSpec, dataset: Dataset) -> tuple[Candidate, str | None]:
     """What the library recommends for the layers of a spec's model; and the layer that decides it, for convolutions."""
     network = build_network(spec, dataset)
-    module, paths = network, {name: name for name in network.points}
     if isinstance(network, ModuleNetwork):
-        module, paths = network.module, network.paths
-    layer = convolutional({name: module_at(module, path) for name, path in paths.items()})
+        layers = {name: module_at(network.module, path) for name, path in network.paths.items()}
+    else:
+        layers = {name: module_at(network, name) for name in network.points}
+    layer = convolutional(layers)
     return (RECOMMENDED if layer is None else RECOMMENDED_ON_CONVOLUTIONS), layer
 
 
