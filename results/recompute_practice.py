@@ -40,7 +40,7 @@ DEFAULTS |= {"label_smoothing": 0.0, "seed": 42}
 RECIPE = ["learning_rate", "weight_decay", "label_smoothing", "arch_options", "warmup_share"]
 BRANCHES = ["redundancy", "alpha", "alpha_schedule", "objective", "branch_bias", "places"]
 CONTROLS = {
-    "selected form": {},
+    "selected configuration": {},
     "random labels": {"branch_labels": "random"},
     "frozen branches": {"branch_weights": "frozen"},
     "detached": {"signal": "detached"},
@@ -99,7 +99,7 @@ for arch, title in MODELS.items():
     if len(trials[trials.redundancy == 0].groupby(RECIPE)) > 1:
         tuned["tuned, with branches", title] = difference(having(runs, best | branches | TRUE), baseline)
         tuned["tuned baseline", title] = difference(baseline, plain)
-        tuned["selected form", title] = difference(selected, baseline)
+        tuned["selected configuration", title] = difference(selected, baseline)
         every["tuned baselines", title, "tuned baseline"] = baseline - plain
         every["tuned baselines", title, "selected configuration"] = selected - baseline
     for name, change in CONTROLS.items():
@@ -118,9 +118,9 @@ for arch, title in MODELS.items():
             if (same[RECIPE] != pd.Series(usual)).any(axis=None):
                 family = "selected configuration, tuned recipe"
             elif changed:
-                family = "selected configuration" if changed == ["selected form"] else "controls"
+                family = "selected configuration" if changed == ["selected configuration"] else "controls"
             every[family, title, *(changed or [str(values)])] = having(members, {}) - without
-controlled = {title for name, title in signal if name != "selected form" and signal[name, title]}
+controlled = {title for name, title in signal if name != "selected configuration" and signal[name, title]}
 
 p_values = pd.Series({key: stats.ttest_1samp(points.dropna(), 0).pvalue for key, points in every.items()}).sort_values()
 holm = (p_values * np.arange(len(p_values), 0, -1)).cummax().clip(upper=1)
@@ -134,8 +134,8 @@ def cell(family, title, arm):
     return f"{mean:+.2f} ± {half:.2f}{'*' if holm[family, title, arm] < 0.05 else ' '}"
 
 
-COLUMNS = {"Selected": ("selected configuration", "selected form")}
-COLUMNS |= {"Tuned recipe": ("selected configuration, tuned recipe", "selected form")}
+COLUMNS = {"Selected": ("selected configuration", "selected configuration")}
+COLUMNS |= {"Tuned recipe": ("selected configuration, tuned recipe", "selected configuration")}
 COLUMNS |= {name.capitalize(): ("controls", name) for name in list(CONTROLS)[1:]}
 gains = [f"{'Model':9}" + "".join(f"  {name:>15}" for name in COLUMNS)]
 for title in MODELS.values():
