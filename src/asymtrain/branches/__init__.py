@@ -33,7 +33,7 @@ from asymtrain.branches._heads import (
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
-from asymtrain.branches._strength import Falling, GradientRatio
+from asymtrain.branches._strength import Falling, GradientRatio, convolutional
 from asymtrain.branches._with_branches import WithBranches
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "call_model",
     "check_weight_count",
     "clean",
+    "convolutional",
     "draw_branches",
     "find_blocks",
     "first_feature",

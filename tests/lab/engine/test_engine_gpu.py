@@ -124,6 +124,7 @@ def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
 
 MODULES = {
     "any_models:resnet": {},
+    "any_models:resnet with towers": {"head": "tower", "objective": "distill", "balance": "norms"},
     "any_models:mixer": {"layout": "BTD"},  # draws: compiled from a record
     "test_engine_tracing:small": {},  # batch normalisation, draws, and depthwise convolutions on four pixels
     "timm:resnet18": {},
@@ -132,19 +133,20 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("arch", MODULES)
-def test_models_that_are_no_backbone(arch):
+@pytest.mark.parametrize("case", MODULES)
+def test_models_that_are_no_backbone(case):
     """Compiled and captured, with a last batch of its own size and its own graph."""
+    arch = case.partition(" ")[0]
     if arch.startswith("timm:"):
         pytest.importorskip("timm")
     data = patterns(size=500, image_size=32 if arch.startswith("timm:") or arch == "any_models:resnet" else 8)
-    fields = {"batch": 64, "epochs": 3, "learning_rate": 3e-4, "cosine_every": 4, **MODULES[arch]}
+    fields = {"batch": 64, "epochs": 3, "learning_rate": 3e-4, "cosine_every": 4, **MODULES[case]}
     start = time.perf_counter()
     found = measure_distances(
         mixed_specs(RunSpec(arch=arch, **fields), 4), data, device=DEVICE, strategy="side_by_side", steps=8
     )
     p = probability_of_being_no_farther(found)
-    print(f"\n{arch}: 8 steps in fp32; p = {p:.2g}; {time.perf_counter() - start:.0f} s")
+    print(f"\n{case}: 8 steps in fp32; p = {p:.2g}; {time.perf_counter() - start:.0f} s")
     for run in found:
         print("   ", run.row())
     assert_near_the_reference_together(found)
