@@ -17,7 +17,17 @@ from hypothesis import given, settings
 from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
-from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NAMED, NEEDS, RECIPE_FIELDS, VALUES, fields
+from run_values import (
+    LAST_FIELDS,
+    LATER_FIELDS,
+    MODEL_FIELDS,
+    NAMED,
+    NEEDS,
+    PUBLISHED_FIELDS,
+    RECIPE_FIELDS,
+    VALUES,
+    fields,
+)
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -60,6 +70,9 @@ PINNED_DEFAULTS = {
     "erasing": 0.0,
     "mixup": 0.0,
     "cutmix": 0.0,
+    "passes": 1,
+    "erased_area": 1 / 3,
+    "mixing": 1.0,
     "precision": "fp32",
     "seed": 42,
     "test": "last",
@@ -90,7 +103,7 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | PUBLISHED_FIELDS
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}
@@ -111,6 +124,7 @@ PINNED_IDS = {
     "96459ad62f6a4b7d": BACKBONE_FIELDS,
     "8c92481569cd8777": NAMED_FIELDS,
     "744f5e9f25968574": NAMED_FIELDS | LAST_FIELDS,
+    "823285f42da033b9": NAMED_FIELDS | LAST_FIELDS | PUBLISHED_FIELDS,
 }
 
 
