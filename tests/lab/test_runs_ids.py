@@ -25,6 +25,7 @@ from run_values import (
     NEEDS,
     PUBLISHED_FIELDS,
     RECIPE_FIELDS,
+    STRENGTH_FIELDS,
     VALUES,
     fields,
 )
@@ -48,7 +49,9 @@ PINNED_DEFAULTS = {
     "activation": "last",
     "alpha": 1.0,
     "class_reduction": "mean",
+    "layer_reduction": "sum",
     "alpha_schedule": "constant",
+    "balance": "none",
     "objective": "sigmoid",
     "branch_labels": "true",
     "bias": "none",
@@ -103,7 +106,9 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | PUBLISHED_FIELDS
+ALL_FIELDS = (
+    FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS | PUBLISHED_FIELDS
+)
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}
