@@ -59,7 +59,7 @@ def test_pages_quote_what_the_rows_give(shown):
         assert all([title, points, low, high] in effects for _, points, low, high, _ in of_cells), title
     assert "none can be recommended" in document["sentences"][-1]  # README and PAGE: no setting suits all
     models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
-    (selected,) = (block for block in blocks if block.startswith("The form that validation selected\n"))
+    (selected,) = (block for block in blocks if block.startswith("The configuration that validation selected\n"))
     assert all(re.search(rf"^{MODELS[name].title} ", selected, re.MULTILINE) for name in models)
     sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
     assert [named(sentence) for sentence in sentences] == [models[0], models[-1]]

@@ -158,8 +158,9 @@ def _moved(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 def _rotation(height: int, width: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """From a pixel's column and row to those that it comes from, in 65536ths, as PIL rotates about the middle."""
     cosine, sine = math.cos(_ROTATION), math.sin(_ROTATION)
-    rows = []
-    for a, b, middle in ((cosine, -sine, width / 2), (sine, cosine, height / 2)):
-        start = middle - a * width / 2 - b * height / 2
-        rows.append(tuple(math.floor(65536 * value + 0.5) for value in (a, b, start + (a + b) / 2)))
-    return rows[0], rows[1]
+
+    def row(a: float, b: float, middle: float) -> tuple[int, int, int]:
+        start = middle - a * (width - 1) / 2 - b * (height - 1) / 2
+        return math.floor(65536 * a + 0.5), math.floor(65536 * b + 0.5), math.floor(65536 * start + 0.5)
+
+    return row(cosine, -sine, width / 2), row(sine, cosine, height / 2)
