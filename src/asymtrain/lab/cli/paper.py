@@ -116,12 +116,6 @@ class StudyOptions(SizeOptions):
     hyperparameters: Annotated[
         str, typer.Option(help="Where the paper gives none: searched, or paper for Table 13's.")
     ] = "searched"
-    fair: Annotated[
-        bool,
-        typer.Option(
-            "--fair", help="Tables 10, 13, 16: also a Plain with as many trials (dropout, smoothing) as alpha."
-        ),
-    ] = False
     arch: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,7 +132,6 @@ class StudyOptions(SizeOptions):
             super().build(),
             readings=parse_readings(self.reading or []),
             hyperparameters=self.hyperparameters,  # type: ignore[arg-type]  # which the study checks
-            fair=self.fair,
         )
 
     @property

@@ -124,7 +124,6 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
             "precision": study.precision,
             "readings": [reading.name for reading in study.readings],
             "hyperparameters": study.hyperparameters,
-            "fair": study.fair,
             "stand_in": study.stand_in,
         },
         "claims": [
