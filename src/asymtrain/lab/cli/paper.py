@@ -358,13 +358,14 @@ class Judged:
 
 
 def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judged:
-    from asymtrain.lab.report import check_folder
     from asymtrain.lab.studies.paper.page import judge_recipes
     from asymtrain.lab.studies.snapshot import read_store
 
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
+        from asymtrain.lab.report import check_folder  # here: matplotlib is loaded with it
+
         check_folder(output.out)
     known = read_store(store)
     results, judgements = judge_recipes(parts, study, known)

@@ -8,6 +8,7 @@ dual    learning rate on each   ->  weight decay on each   ->  alpha on Asymmetr
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -50,6 +51,17 @@ class Search:
 
     def trial_specs(self, variant: Variant, settings: Settings) -> list[RunSpec]:
         """The runs of a trial, one for each seed. Their test accuracy is not computed."""
+        key = (variant, *settings.items())
+        if key not in self._tried:
+            self._tried[key] = self._make_trial(variant, settings)
+        return list(self._tried[key])
+
+    @cached_property
+    def _tried(self) -> dict[tuple[Any, ...], list[RunSpec]]:
+        """Trials that were asked for: a page replays its searches a hundred times, and each spec is checked anew."""
+        return {}
+
+    def _make_trial(self, variant: Variant, settings: Settings) -> list[RunSpec]:
         # Measured as often as Plain is: a round that trains both sides is then one stack.
         changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", "cosine_every": DEFAULTS["cosine_every"]}
         tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)

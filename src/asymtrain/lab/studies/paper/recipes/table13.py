@@ -60,7 +60,7 @@ def _chosen_cell(state: SearchResult, name: str) -> Cell:
 
 
 def _tried(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for (dataset, arch), state in states.items():
         head = (Cell(shown_dataset(study, dataset)), arch_cell(arch))
         for stage in state.stages:
