@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,7 @@ def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> lis
     return [float(value) for value in np.minimum(p, 1.0)[: len(known)]]
 
 
+@cache  # one root search for all cells of a table
 def minimum_detectable_d(n: int, power: float = 0.8, alpha: float = 0.05, family: int = 1) -> float:
     """The least |d_z| that a two-tailed paired t-test of `n` pairs finds with this power, Bonferroni over `family`."""
     from statsmodels.stats.power import TTestPower  # takes seconds to load; most commands never ask
