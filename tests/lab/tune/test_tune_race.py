@@ -70,7 +70,7 @@ def test_a_plain_that_has_not_learnt_in_the_race_says_nothing_of_candidates():
     for (candidate, seed), spec in specs:
         run = runs_of([spec], {})[spec.id]
         accuracy = 0.28 if candidate is None else 0.1 + 0.01 * (seed - RACE_SEED)  # of four classes
-        epochs = tuple(dataclasses.replace(epoch, validation_accuracy=accuracy) for epoch in run.history)
+        epochs = tuple(epoch._replace(validation_accuracy=accuracy) for epoch in run.history)
         runs[spec.id] = dataclasses.replace(run, history=epochs)
     race = replay(asked, PLAN, runs)
     assert race.winner is None

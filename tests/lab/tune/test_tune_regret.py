@@ -181,7 +181,7 @@ def test_the_simulation_is_what_tune_does(share):
                 candidate = Candidate.of(spec) if spec.redundancy else None
                 accuracy = made.long[candidate][seeds[spec.validation][spec.seed - first]][spec.epochs - 1]
                 epoch = invented_epoch(spec.epochs, accuracy, accuracy, None)
-                runs[spec.id] = Run(spec, (dataclasses.replace(epoch, validation_accuracy=accuracy),))
+                runs[spec.id] = Run(spec, (epoch._replace(validation_accuracy=accuracy),))
         verdict = race.ruling.verdict
         advice = simulated_tune(share)(made, scored, [])
         assert advice.candidate == (race.winner if verdict == "helps" else None)

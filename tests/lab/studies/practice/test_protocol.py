@@ -139,7 +139,7 @@ def test_of_equal_trials_the_first_is_taken_and_a_diverged_run_counts_as_chance(
 
 
 def _level(run, accuracy):
-    last = dataclasses.replace(run.history[-1], validation_accuracy=accuracy)
+    last = run.history[-1]._replace(validation_accuracy=accuracy)
     return dataclasses.replace(run, history=(*run.history[:-1], last))
 
 
