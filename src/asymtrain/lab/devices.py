@@ -41,6 +41,11 @@ def default_device(device: torch.device | str | None) -> torch.device:
     return chosen
 
 
+def fast_precision(device: torch.device | str | None) -> str | None:
+    """The precision for a question that nobody gave one: bf16 on a GPU that has it, else that of the settings."""
+    return "bf16" if default_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else None
+
+
 def is_out_of_memory(problem: BaseException) -> bool:
     """Does an error say that a device's memory, or this machine's, is too small?
 
