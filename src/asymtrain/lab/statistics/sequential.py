@@ -12,11 +12,13 @@ statistic t, the likelihood ratio against "the mean is 0" is, with v = 1 + n * S
 and by Ville's inequality it reaches 1 / LEVEL with probability LEVEL at most while the mean is 0 (T. L. Lai, "On
 confidence sequences", Ann. Statist. 4, 1976; M. F. Perez-Ortiz et al., "E-statistics, group invariance and
 anytime-valid testing", Ann. Statist. 52, 2024; H. Wang and A. Ramdas, "Anytime-valid t-tests and confidence sequences
-for Gaussian means with unknown variance", 2025). The interval holds each mean against which the evidence is below 1 / LEVEL.
+for Gaussian means with unknown variance", 2025). The interval holds each mean against which the evidence is below
+1 / LEVEL.
 
 Assumed: values are independent and normal, with any deviation; when one stops depends on the values seen, and on
-nothing that tells of later ones. SPREAD changes how wide the interval is at each n, and not whether it holds: 10 is
-close to the narrowest from 4 to 8 values. Fewer than three values give no interval.
+nothing that tells of later ones. Of eight paired differences it is enough that they are symmetric about their mean, as
+they are where both sides are drawn alike: the tests simulate it. SPREAD changes how wide the interval is at each n, and
+not whether it holds: 10 is close to the narrowest from 4 to 8 values. Fewer than three values give no interval.
 """
 
 import math

@@ -130,13 +130,13 @@ def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
     return Plan(length, math.floor(room / length))
 
 
-def race_epochs(alternatives: int, plan: Plan) -> int:
-    """Epochs of all runs of a race and of the first pairs of its confirmation: what must fit before it begins."""
+def race_epochs(alternatives: int, plan: Plan, *, confirmed: bool) -> int:
+    """Epochs of all runs of a race, and of the first pairs on fresh seeds where its winner is to be confirmed."""
     counts, left = [], alternatives
     for _ in range(RULE.rungs):
         counts.append(left + 1)
         left = kept_of(left)
-    return sum(counts) * plan.short + 3 * RULE.pairs * plan.epochs
+    return sum(counts) * plan.short + (3 * RULE.pairs * plan.epochs if confirmed else 0)
 
 
 def kept_of(count: int) -> int:

@@ -192,10 +192,11 @@ class _Work:
             race = self.race
 
     def _holds_race(self) -> bool:
-        """Does the time hold a race and the first pairs of its confirmation?"""
+        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
         if self.timing is None or self.plan is None or self.left == math.inf:
             return True
-        return race_epochs(len(self.question.candidates) - 1, self.plan) * self.timing.epoch < self.left
+        others, is_open = len(self.question.candidates) - 1, self.race.is_open
+        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.left
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
