@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
@@ -41,7 +42,7 @@ def default_device(device: torch.device | str | None) -> torch.device:
     return chosen
 
 
-def fast_precision(device: torch.device | str | None) -> str | None:
+def fast_precision(device: torch.device | str | None) -> Literal["bf16"] | None:
     """The precision for a question that nobody gave one: bf16 on a GPU that has it, else that of the settings."""
     return "bf16" if default_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else None
 

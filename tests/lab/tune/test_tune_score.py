@@ -11,7 +11,7 @@ from asymtrain.lab.report.export import as_markdown
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import tune as benchmark
+import tune as benchmark  # noqa: E402
 
 STRONG, WEAK, SOFT = benchmark.DEFAULT, benchmark.WEAK, Candidate("softmax", alpha=1.0)
 

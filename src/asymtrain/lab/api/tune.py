@@ -63,8 +63,8 @@ def tune(
     >>> result = asymtrain.tune(
     ...     net, (x, y), minutes=1, epochs=2, candidates=tried, recipe="paper", at="1", progress=False
     ... )
-    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.pairs.n >= 3
-    (True, True)
+    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.candidate.label
+    (True, 'softmax, alpha 0.3')
 
     Args:
         build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
@@ -132,7 +132,7 @@ def tune(
         stop = KeyboardInterrupt()
         kept = f"finished runs are in {record}" if record else "no run is kept"
         again = "call it again to go on" if folder else "give out= to go on with the same plan"
-        stop.add_note(f"asymtrain.tune: {result.sentence} {kept.capitalize()}; {again}")
+        stop.add_note(f"asymtrain.tune: {kept}; {again}. {result.sentence}")
         raise stop
     return result
 

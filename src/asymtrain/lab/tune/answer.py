@@ -115,7 +115,7 @@ class Tuned:
             why = "" if race.plan is None or race.best.n < 2 else " (the difference is too small for pairs to decide)"
             words.append(f"give more --minutes, which continues{why}")
         elif race.best.epochs < race.question.base.epochs:
-            words.append("more --minutes in another folder (--out) let each run be longer")
+            words.append("with more --minutes each run may be longer, and the pairs begin anew")
         return f"Next: {'; '.join(words)}." if words else ""
 
     @property
@@ -263,7 +263,7 @@ def pairs_table(result: Tuned) -> Table:
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
         Column("95% interval so far", "number", digits=1, signed=True),
     )
-    pairs, shown = result.pairs, []
+    pairs, shown = result.pairs, list[Sequence[Any]]()
     for i, row in enumerate(zip(pairs.seeds, pairs.before, pairs.after, pairs.differences, strict=True), 1):
         so_far = Pairs(pairs.candidate, pairs.epochs, pairs.seeds[:i], pairs.before[:i], pairs.after[:i]).interval
         marks = ["(diverged)" if run.outcome == "diverged" else "" for run in pairs.runs[2 * i - 2 : 2 * i]] or ["", ""]
@@ -281,7 +281,7 @@ def race_table(result: Tuned) -> Table:
         Column("Over the default (points)", "number", digits=1, signed=True, short="Points"),
         Column("Result"),
     )
-    race, rows = result.race, []
+    race, rows = result.race, list[Sequence[Any]]()
     for i, rung in enumerate(race.rungs, 1):
         going = {pairs.candidate for pairs in race.rungs[i]} if i < len(race.rungs) else {race.winner}
         for pairs in rung:
@@ -294,7 +294,7 @@ def race_table(result: Tuned) -> Table:
         "training images. Each rung adds a seed and keeps the better half."
     )
     note = " ".join([note, *_terms(race.question.candidates)])
-    return Table("race", "The race", columns, make_rows(rows), note, detail=True)
+    return Table("race", "The race", columns, make_rows(rows), note, detail=len(race.rungs) == 1)
 
 
 def _terms(candidates: Sequence[Candidate]) -> Iterator[str]:
@@ -333,12 +333,11 @@ def tune_figures(result: Tuned) -> list[Figure]:
     rungs = [pairs for rung in result.race.rungs[-1:] for pairs in rung if pairs.n]
     if not rungs:
         return figures
-    ends = (pairs.interval or (None, None) for pairs in rungs)
-    bars = tuple(
-        Bar(pairs.candidate.label, pairs.points, *both, pairs.differences)
-        for pairs, both in zip(rungs, ends, strict=True)
-    )
-    panel = Bars("", "over the default (points)", "asymmetric", bars, written=POINTS)
+    bars = []
+    for pairs in rungs:
+        low, high = pairs.interval or (None, None)
+        bars.append(Bar(pairs.candidate.label, pairs.points, low, high, pairs.differences))
+    panel = Bars("", "over the default (points)", "asymmetric", tuple(bars), written=POINTS)
     caption = "Validation accuracy in short pairs of the same seed: diamonds are means, dots single pairs."
     return [*figures, Figure("race", "The last rung of the race", [panel], caption=caption)]
 

@@ -61,9 +61,9 @@ class Question:
 
         Its schedule is whole at any length. The cosine is not measured: nothing here asks for it.
         """
-        fields = {"validation": "none", "test": "every", "cosine_every": 0} | fields
+        shared: dict[str, Any] = {"validation": "none", "test": "every", "cosine_every": 0, **fields}
         warmup = self.base.warmup * epochs / self.base.epochs
-        spec = dataclasses.replace(self.base, epochs=epochs, warmup=warmup, seed=seed, **fields)
+        spec = dataclasses.replace(self.base, epochs=epochs, warmup=warmup, seed=seed, **shared)
         return spec.plain() if candidate is None else dataclasses.replace(spec, **candidate.fields())
 
     def race_spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:

@@ -209,7 +209,7 @@ def replay(
         settled = is_decided(second) and is_decided(ahead)
         if not settled and ahead.n < RULE.most_pairs:
             return made("fresh", next_pairs(ahead.n, trios.__getitem__, RULE.most_pairs), **raced)
-    if not done:
+    if not done and plan.pairs is not None:
         first = compare(map(pair, range(MOST)), question.default, plan.epochs)
         if not is_decided(first) and first.n < MOST:
             return made("more", next_pairs(first.n, pair, MOST), **raced)

@@ -163,6 +163,7 @@ class _Work:
             self.timing, self.plan = read_plan(out, self.question)
             timed = timing_specs(self.question, RULE.pairs)
             self.runs |= _stored(self.where["store"], [spec for both in timed for spec in both])
+        planned = self.plan is not None
         if self.plan is None and self.question.minutes is None:
             self.plan = Plan(self.question.base.epochs)
         asked, begun, race = set[str](), "", self.race
@@ -180,16 +181,17 @@ class _Work:
                     self.on_stage(stage_words(race))
                 begun = race.stage
                 watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
-                self.timing = watch.timing() or self.timing
+                self.timing = watch.timing() if self.plan is None else self.timing
             if self.plan is None:
+                self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
                     return
                 self.plan = make_plan(self.timing, self.left, self.question.base.epochs)
                 self.on_stage(plan_words(self.question, self.plan, self.timing))
-            if begun and out is not None:
+                begun = ""
+            if out is not None and not planned:
                 write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
-                begun = begun if race.stage != "timing" else ""
-            race = self.race
+            planned, race = True, self.race
 
     def _holds_race(self) -> bool:
         """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
@@ -349,6 +351,13 @@ def stage_words(race: Race) -> str:
 
 def _held_out(images: int) -> int:
     return round(0.2 * images)  # as `data.subsets.split` does
+
+
+def _timing_of(runs: Iterable[Run]) -> Timing | None:
+    """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
+    timed = [run for run in runs if run.history]
+    epochs = sum(len(run.history) for run in timed)
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
