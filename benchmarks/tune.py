@@ -1,234 +1,285 @@
-"""How good is the advice of `asymtrain tune`? Its rule and simpler advisors, scored by regret on stored long rows.
+"""How good is the advice of `asymtrain tune`, for what it costs? Scored on stored rows of the practice study.
 
-    python benchmarks/tune.py                                   # the tables
-    python benchmarks/tune.py --cases                           # and each case
-    python benchmarks/tune.py --docs docs/tune.md               # the tables into that page
+    python benchmarks/tune.py                       # the tables
+    python benchmarks/tune.py --docs docs/tune.md   # and into that page, with its figure beside it
 
-The rows are those of the folders in `--results`: final runs of the practice study with its selection, and runs of the
-paper's study. A case whose rows do not allow a simulation is named and left out. `tune_regret.py` has the advisors and
-says what is scored.
+A case is a model of the study: the baseline and some configurations trained for 30 epochs with five seeds, and many
+more for 10 epochs with two other seeds, judged by held-out images. An advisor has a budget in runs of 30 epochs and
+chooses a configuration or none. Each of the five seeds is scored by itself: an advisor sees the other four at most, and
+what it chose is worth the gain over the baseline of the scored seed. Every run that an advisor looks at is counted.
 
-What is simulated: the rule of `tune`, by its own code, sees accuracies of stored runs in the place of runs of its own.
-It has only those candidates to choose from that were trained to the end. In the practice study its race is one rung,
-the selection's runs of 10 epochs on two seeds; it is confirmed by final runs of four seeds, and the fifth is scored. In
-the paper's study, where the learning rate is constant, the first epochs of a long run are a short run: the race has
-three other seeds, cut off, the confirmation five more, and one of the rest is scored. The clock is not simulated.
+What is chosen may have no long runs: it is then worth what the nearest stored configuration is, that of the same
+objective and bias with the nearest alpha. So *the default* is sigmoid with prior bias at alpha 10, and at alpha 1 on
+convolutions, or their nearest relatives. It was chosen from these rows, which flatters it, and tune with it.
+
+tune is its rule on these rows. Where the budget holds three whole pairs it has up to four, and with less one or two
+pairs of 10 epochs, since the rows have no other lengths. Its race has two seeds and the alternatives that the rows
+hold, and is not confirmed, for which no seed is left.
 """
 
 import argparse
-import dataclasses
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.data import class_count
-from asymtrain.lab.recipes import RECIPES, recipe_fields
+from asymtrain.lab.report.drawing import as_file, draw
 from asymtrain.lab.report.export import as_markdown
-from asymtrain.lab.report.table import Column, Table, make_rows
-from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
+from asymtrain.lab.report.figure import POINTS, Figure, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Range, Table, make_rows
+from asymtrain.lab.runs import Run
 from asymtrain.lab.store.exchange import MANIFEST, read_export
-from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, Task, final_specs
-from asymtrain.lab.studies.practice.selection import final_arms
-from asymtrain.lab.tune import RULE
-from tune_regret import (
-    ADVISORS,
-    Advice,
-    Case,
-    Curves,
-    advisors_for,
-    examine,
-    family_table,
-    score_all,
-    score_table,
-)
+from asymtrain.lab.studies.practice.protocol import ELSEWHERE, FULL, MODELS, Task, final_specs, first_wave
+from asymtrain.lab.studies.practice.selection import final_arms, select
+from asymtrain.lab.tune import ALTERNATIVES, judge
+from asymtrain.lab.tune.rule import kept_of
 
-LEAST_EPOCHS = 30  # of a long run
-LEAST_SEEDS = RULE.least_seeds
+BUDGETS = (1, 2, 4, 8, 16)  # runs of full length
+DEFAULT, WEAK = Candidate(bias="prior", alpha=10.0), Candidate(bias="prior", alpha=1.0)
+WAVE = tuple(Candidate(**{name: arm.fields[name] for name in Candidate().fields()}) for arm in first_wave()[1:])
 BEGIN, END = "<!-- scores: benchmarks/tune.py -->", "<!-- end of scores -->"
-PARTS = {"practice": "The practice study", "paper": "The paper's study"}
-# Fields of a short run that belong to its length and to what is measured.
-OF_LENGTH = ("epochs", "warmup", "validation", "test")
 ROOT = Path(__file__).parents[1]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--results", type=Path, default=ROOT / "results", help="a folder of exported folders")
-    options.add_argument("--cases", action="store_true", help="print each case too")
-    options.add_argument("--docs", type=Path, help="a page to put the tables into")
-    chosen = options.parse_args(arguments)
-    try:
-        show(*read_cases(read_runs(chosen.results)), chosen)
-    except UsageError as problem:
-        raise SystemExit(f"{problem}") from None
+@dataclass(frozen=True)
+class Case:
+    """Rows of one model. A gain is over the baseline of the same seed, in points."""
+
+    name: str
+    family: str
+    long: Mapping[Candidate, tuple[float, ...]]  # gain by scored seed
+    short: Mapping[Candidate, tuple[float, ...]]  # gain on held-out images after a third of the epochs, by another seed
+    elsewhere: Candidate | None  # what the other families chose for all models
+
+    @property
+    def default(self) -> Candidate:
+        """The recommended configuration, by its family, in the unit of the rows."""
+        return WEAK if "convolutions" in self.family else DEFAULT
+
+    def nearest(self, candidate: Candidate) -> Candidate:
+        """The stored configuration of the same objective and bias with the nearest alpha, then layers and schedule."""
+
+        def distance(other: Candidate) -> tuple[float, bool, bool]:
+            ratio = abs(math.log10(other.alpha / candidate.alpha))
+            return ratio, other.layers != candidate.layers, other.alpha_schedule != candidate.alpha_schedule
+
+        kin = [one for one in self.long if (one.objective, one.bias) == (candidate.objective, candidate.bias)]
+        return min(kin, key=distance)
+
+    def gain(self, candidate: Candidate | None, seed: int) -> float:
+        """Of what an advisor chose, on a scored seed."""
+        return 0.0 if candidate is None else self.long[self.nearest(candidate)][seed]
 
 
-def read_runs(results: Path) -> list[Run]:
-    """The last attempt of every run in a folder of exports."""
-    folders = sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
+@dataclass(frozen=True)
+class Advice:
+    """What an advisor chose, and what that took in runs of full length."""
+
+    candidate: Candidate | None
+    runs: float = 0.0
+
+
+Advisor = Callable[[Case, int, float], Advice]  # a case, the scored seed, the budget
+
+
+def read_cases(results: Path = ROOT / "results") -> list[Case]:
+    """The models of the practice study of which all rows are there."""
+    folders = sorted(path.parent for path in results.glob(f"practice-*/{MANIFEST}"))
     if not folders:
         raise UsageError(f"{results} holds no exported folder: give the repository's results with --results")
-    known = {run_id: attempts[-1].run for folder in folders for run_id, attempts in read_export(folder).runs.items()}
-    return list(known.values())
+    known = {name: runs[-1].run for folder in folders for name, runs in read_export(folder).runs.items()}
+    return [case for name in MODELS if (case := read_case(name, known)) is not None]
 
 
-def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
-    """Cases, practice first, and for what cannot be one, by name, why not."""
-    long: dict[tuple[Any, ...], list[Run]] = {}
-    short: dict[tuple[Any, ...], list[Run]] = {}
-    known = {run.spec.id: run for run in runs}
-    for run in known.values():
-        spec = run.spec
-        if (spec.redundancy and not is_candidate(spec)) or has_own_warmup(spec):  # controls, and tuned baselines
-            continue
-        if spec.test == "every" and spec.epochs >= LEAST_EPOCHS:
-            long.setdefault(setting(spec), []).append(run)
-        elif spec.test == "never" and spec.validation == "split":
-            short.setdefault(setting(spec, without=OF_LENGTH), []).append(run)
-    cases, left_out, chosen = [], {}, chosen_elsewhere(known)
-    for shared, members in long.items():
-        base = next((run.spec for run in members if run.spec.redundancy), None)
-        if base is None or not any(run.spec.redundancy == 0 for run in members):
-            continue  # nothing to compare
-        trials = short.get(setting(base, without=OF_LENGTH), [])
-        made = make_case(base, members, [run for run in trials if run.spec.epochs < base.epochs])
-        if isinstance(made, str):
-            left_out[name_of(base)] = made
-        else:
-            cases.append(dataclasses.replace(made, elsewhere=chosen.get(shared)))
-    names = [case.name for case in cases]
-    cases = [case if names.count(case.name) == 1 else with_number(case) for case in cases]
-    models = [model.arch for model in MODELS.values()]
-    order = {case.name: (case.part == "paper", *_layer(models, case.base.arch), case.name) for case in cases}
-    return sorted(cases, key=lambda case: order[case.name]), left_out
+def read_case(name: str, known: Mapping[str, Run]) -> Case | None:
+    selection = select(FULL, Task(name), known)
+    accuracies: dict[Candidate | None, tuple[float, ...]] = {}
+    elsewhere = None
+    for part in ("study", "fixed"):
+        task = Task(name, part=part)  # type: ignore[arg-type]
+        for arm in final_arms(FULL, task, known) or ():
+            specs = final_specs(FULL, task, [arm])
+            candidate = Candidate.of(specs[0]) if specs[0].redundancy else None
+            elsewhere = candidate if arm.name == ELSEWHERE else elsewhere
+            tested = [known[spec.id].test_accuracy for spec in specs if spec.id in known]
+            if len(tested) == len(specs):
+                accuracies[candidate] = tuple(value for value in tested if value is not None)
+    if selection is None or not selection.complete or None not in accuracies:
+        return None
+    plain = next(trial for trial in selection.trials if trial.candidate is None)
+    long = {one: _gains(values, accuracies[None]) for one, values in accuracies.items() if one is not None}
+    short = {
+        trial.candidate: _gains(trial.accuracies, plain.accuracies) for trial in selection.trials if trial.candidate
+    }
+    return Case(name, MODELS[name].family, long, short, elsewhere)
 
 
-def chosen_elsewhere(known: Mapping[str, Run]) -> dict[tuple[Any, ...], Advice]:
-    """The setting that the other families of the practice study choose, by the setting that a case shares."""
-    found = {}
-    for task in (Task(model, part="fixed") for model in MODELS):
-        arms = [arm for arm in final_arms(FULL, task, known) or () if arm.name == ELSEWHERE]
-        for spec in final_specs(FULL, task, arms):
-            found[setting(spec)] = Advice(Candidate.of(spec) if spec.redundancy else None)
-    return found
+def _gains(values: Iterable[float], plain: Iterable[float]) -> tuple[float, ...]:
+    return tuple(100 * (value - before) for value, before in zip(values, plain, strict=True))
 
 
-def with_number(case: Case) -> Case:
-    """Named apart from another that differs in something without a word."""
-    number = dataclasses.replace(case.base.plain(), seed=0).id[:6]
-    return dataclasses.replace(case, name=f"{case.name}-{number}")
+def deviation_of(cases: Sequence[Case]) -> float:
+    """Of paired differences between seeds, in points: the root mean square over all models and configurations."""
+    return math.sqrt(_mean(float(np.var(gains, ddof=1)) for case in cases for gains in case.long.values()))
 
 
-def _layer(models: Sequence[str], arch: str) -> tuple[int, str]:
-    return (models.index(arch) if arch in models else len(models), arch)
+def none(case: Case, scored: int, budget: float) -> Advice:
+    return Advice(None)
 
 
-def is_candidate(spec: RunSpec) -> bool:
-    """Are the branches those of a `Candidate`, and no control?"""
-    free = {*Candidate().fields(), "cosine_every", "at", "pool", "layout"}
-    return spec.alpha > 0 and all(getattr(spec, name) == DEFAULTS[name] for name in AUXILIARY if name not in free)
+def default(case: Case, scored: int, budget: float) -> Advice:
+    return Advice(case.default)
 
 
-def setting(spec: RunSpec, without: Sequence[str] = ()) -> tuple[Any, ...]:
-    """What Plain and all candidates of a case share."""
-    return tuple(getattr(spec, name) for name in DEFAULTS if name not in (*AUXILIARY, "seed", *without))
+def best_elsewhere(case: Case, scored: int, budget: float) -> Advice:
+    return Advice(case.elsewhere)
 
 
-def make_case(base: RunSpec, long: Sequence[Run], trials: Sequence[Run]) -> Case | str:
-    """A case, or why it is none.
+def short_pairs(seeds: int) -> Advisor:
+    """Configurations against the baseline for a third of the epochs on so many seeds: the best, where it is above.
 
-    With a constant rate and alpha, and without warm-up, the first epochs of a run are a shorter run. With a schedule
-    they are not, and there must be short runs with whole schedules.
+    In the order of tune's list, then of the study's first wave, as many as the budget holds.
     """
-    recipe = recipe_of(base)
-    constant = base.schedule == "constant" and base.warmup == 0
-    if constant:
-        long = [run for run in long if run.spec.alpha_schedule == "constant"]
-    tested = curves_of(long, "test_accuracy", LEAST_SEEDS)
-    if constant:
-        measure = "validation_accuracy" if base.validation == "split" else "test_accuracy"
-        held_out, length = curves_of(long, measure, LEAST_SEEDS), None
-        if tested and len(tested[None]) < 1 + RULE.race_seeds + RULE.seeds:
-            return "too few seeds for a race, a confirmation and a score"
-    else:
-        length = max((run.spec.epochs for run in trials), default=0)
-        held_out = curves_of([run for run in trials if run.spec.epochs == length], "validation_accuracy", 2)
-        if None not in held_out:
-            return "no short runs of its own"
-        tested = {candidate: curves for candidate, curves in tested.items() if candidate in held_out}
-    if len(tested) < 2:
-        return "no candidate with short and long rows over enough seeds"
-    part = "paper" if recipe == "paper" else "practice"
-    family = next((model.family for model in MODELS.values() if model.arch == base.arch), base.arch)
-    shown = {candidate: held_out[candidate] for candidate in tested}
-    selection = 0.0 if constant else sum(run.spec.epochs for run in trials) / base.epochs
-    return Case(part, name_of(base), family, base, classes_of(base), tested, shown, length, selection=selection)
+
+    def advise(case: Case, scored: int, budget: float) -> Advice:
+        listed = [one for one in dict.fromkeys((case.default, *ALTERNATIVES, *WAVE)) if one in case.short]
+        used = min(seeds, len(case.short[listed[0]]))
+        tried = listed[: max(0, math.floor(3 * budget / used) - 1)]
+        best = max(tried, key=lambda one: _mean(case.short[one][:used]), default=None)
+        above = best is not None and _mean(case.short[best][:used]) > 0
+        return Advice(best if above else None, (len(tried) + 1) * used / 3 if tried else 0.0)
+
+    return advise
 
 
-def classes_of(spec: RunSpec) -> int:
-    classes = class_count(spec.dataset, dict(spec.dataset_options))
-    assert classes is not None, f"{spec.dataset} does not tell its classes"
-    return classes
+def tune(case: Case, scored: int, budget: float) -> Advice:
+    """Pairs of the default, looked at after each; in what is left a race, whose winner takes its place.
 
-
-def curves_of(runs: Iterable[Run], measure: str, seeds: int) -> Curves:
-    """Accuracy by candidate, seed and epoch, over the seeds that Plain and all candidates share.
-
-    A candidate of fewer seeds is left out. A run that diverged has chance accuracy from there on.
+    "Likely helps" is followed, as docs/tune.md says.
     """
-    by_seed: dict[Candidate | None, dict[int, tuple[float, ...]]] = {}
-    for run in runs:
-        values = [getattr(epoch, measure) for epoch in run.history]
-        if run.outcome == "diverged":
-            values += [1 / classes_of(run.spec)] * (run.spec.epochs - len(values))
-        if values and None not in values:
-            candidate = Candidate.of(run.spec) if run.spec.redundancy else None
-            by_seed.setdefault(candidate, {})[run.spec.seed] = tuple(values)
-    enough = {candidate: curves for candidate, curves in by_seed.items() if len(curves) >= seeds}
-    shared = sorted(set.intersection(*map(set, enough.values()))) if enough else []
-    if None not in enough or len(shared) < seeds:
-        return {}
-    # Plain first, then by label: whatever the order of the rows.
-    order = sorted(enough, key=lambda candidate: "" if candidate is None else candidate.label)
-    return {candidate: tuple(enough[candidate][seed] for seed in shared) for candidate in order}
+    seeds = [seed for seed in range(len(case.long[case.nearest(case.default)])) if seed != scored]
+    whole = budget >= 6
+    seen: list[float] = []
+    for i in range(min(4, int(budget // 2)) if whole else min(2, int(3 * budget // 2))):
+        seen.append(case.gain(case.default, seeds[i]) if whole else case.short[case.default][i])
+        if judge(seen, 0, 30, 30).is_settled:
+            break
+    spent = len(seen) * (2.0 if whole else 2 / 3)
+    attached = judge(seen, 0, 30, 30).verdict in ("helps", "likely helps")
+    best = case.default if attached else None
+    living = [one for one in ALTERNATIVES if one in case.short and one != case.default]
+    for rung in (1, 2):
+        spent += (len(living) + 1) / 3
+        if spent > budget:
+            return Advice(best, spent - (len(living) + 1) / 3)
+        rank = {one: _mean(case.short[one][:rung]) - _mean(case.short[case.default][:rung]) for one in living}
+        living = sorted(living, key=rank.__getitem__, reverse=True)[: kept_of(len(living))]
+    return Advice(living[0] if rank[living[0]] > 0 and attached else best, spent)
 
 
-def recipe_of(spec: RunSpec) -> str:
-    """The recipe by what every run of it has; rates, decay, batch and warm-up may be one's own."""
-    own = ("learning_rate", "weight_decay", "batch", "warmup")
-    for name, fields in RECIPES.items():
-        if all(getattr(spec, field) == value for field, value in fields.items() if field not in own):
-            return name
-    return "own"
+ADVISORS: Mapping[str, Advisor] = {
+    "tune": tune,
+    "the default": default,
+    "one short pair each": short_pairs(1),
+    "two short pairs each": short_pairs(2),
+    "always none": none,
+    "best on other families": best_elsewhere,
+}
 
 
-def has_own_warmup(spec: RunSpec) -> bool:
-    recipe = recipe_of(spec)
-    return recipe in RECIPES and spec.warmup != recipe_fields(recipe, spec.epochs, {})["warmup"]
+@dataclass(frozen=True)
+class Score:
+    """An advisor at a budget: families count alike, however many models they have."""
+
+    gain: float  # over the baseline, in points
+    low: float  # 95% bootstrap interval over families
+    high: float
+    runs: float
+    attached: float  # share of seeds
 
 
-def name_of(spec: RunSpec) -> str:
-    """A case for the command line: `mlp-cifar100-ordinary`."""
-    model = next((name for name, model in MODELS.items() if model.arch == spec.arch), spec.arch)
-    recipe = recipe_of(spec)
-    words = [model, spec.dataset, recipe]
-    words += [f"{spec.per_class}-images"] if spec.per_class else []
-    words += [f"{100 * spec.label_noise:g}%-flipped"] if spec.label_noise else []
-    if recipe == "paper":
-        words += [f"decay-{spec.weight_decay:g}", *(["split"] if spec.validation == "split" else [])]
-    return "-".join(words)
+def score(advisor: Advisor, cases: Sequence[Case], budget: float) -> Score:
+    gains: dict[str, list[float]] = {}
+    runs, attached = [], []
+    for case in cases:
+        choices = [advisor(case, seed, budget) for seed in range(len(next(iter(case.long.values()))))]
+        assert all(choice.runs <= budget for choice in choices), "an advisor took more runs than it has"
+        got = _mean(case.gain(choice.candidate, seed) for seed, choice in enumerate(choices))
+        gains.setdefault(case.family, []).append(got)
+        runs += [choice.runs for choice in choices]
+        attached += [choice.candidate is not None for choice in choices]
+    means = [_mean(values) for values in gains.values()]
+    drawn = np.random.default_rng(0)
+    again = [_mean(drawn.choice(means, len(means))) for _ in range(2000)]
+    low, high = np.quantile(again, [0.025, 0.975])
+    return Score(_mean(means), float(low), float(high), _mean(runs), _mean(attached))
 
 
-def show(cases: Sequence[Case], left_out: Mapping[str, str], chosen: argparse.Namespace) -> None:
-    text = "\n".join(map(as_markdown, tables(cases)))
-    print("\n".join([text, *([as_markdown(case_table(cases))] if chosen.cases else [])]), end="")
-    for name, reason in left_out.items():
-        print(f"left out: {name}, {reason}", file=sys.stderr)
-    if chosen.docs is not None:
-        chosen.docs.write_text(with_scores(chosen.docs.read_text(), text))
+Scores = Mapping[str, Sequence[Score]]
+
+
+def score_all(cases: Sequence[Case]) -> dict[str, list[Score]]:
+    return {name: [score(advisor, cases, budget) for budget in BUDGETS] for name, advisor in ADVISORS.items()}
+
+
+def upper_edge(scores: Scores) -> list[str]:
+    """The advisor with the largest gain at each budget; of equals tune, then the one that is listed first."""
+    return [max(scores, key=lambda name: round(scores[name][i].gain, 9)) for i in range(len(BUDGETS))]
+
+
+def score_table(scores: Scores, cases: Sequence[Case]) -> Table:
+    columns = (
+        Column("Gain over the baseline (points), by runs that may be spent"),
+        *(Column(str(budget), "number", digits=2, signed=True) for budget in BUDGETS),
+        Column("Attached"),
+    )
+    rows = [
+        (
+            name,
+            *(Cell(one.gain, interval=Range(one.low, one.high)) for one in row),
+            f"{100 * row[-1].attached:.0f}%",
+        )
+        for name, row in scores.items()
+    ]
+    families = ", ".join(dict.fromkeys(case.family for case in cases))
+    edge = ", ".join(f"{name} ({budget})" for budget, name in zip(BUDGETS, upper_edge(scores), strict=True))
+    note = (
+        f"Models: {len(cases)}. Families, which count alike and are resampled for the 95% intervals: {families}. "
+        f"Largest gain: {edge}. Attached: the share of seeds with branches, at {BUDGETS[-1]} runs. Pairs differ "
+        f"between seeds by {deviation_of(cases):.2f} points (root mean square)."
+    )
+    return Table("score", "", columns, make_rows(rows), note)
+
+
+def family_table(scores: Scores, cases: Sequence[Case]) -> Table:
+    """Each model at the largest budget: where the means come from."""
+    columns = (Column("Model"), *(Column(f"{name} (points)", "number", digits=2, signed=True) for name in ADVISORS))
+    rows = [
+        (MODELS[case.name].title, *(score(advisor, [case], BUDGETS[-1]).gain for advisor in ADVISORS.values()))
+        for case in cases
+    ]
+    return Table("models", f"By model, at {BUDGETS[-1]} runs", columns, make_rows(rows))
+
+
+def score_figure(scores: Scores) -> Figure:
+    """Gain by runs spent; intervals beside each other."""
+    places = tuple(float(i) for i in range(len(BUDGETS)))
+    lines = tuple(
+        Line(
+            name, number, tuple(x + 0.06 * (number - 2) for x in places), tuple(one.gain for one in row),
+            tuple(one.low for one in row), tuple(one.high for one in row), marker=True,
+        )
+        for number, (name, row) in enumerate(scores.items())
+    )  # fmt: skip
+    panel = Lines(
+        "", "runs of full length that may be spent", "gain over the baseline (points)", lines, zero=True,
+        ticks=places, tick_labels=tuple(map(str, BUDGETS)), written=POINTS,
+    )  # fmt: skip
+    return Figure("tune-score", "Gain by runs spent", [panel])
 
 
 def with_scores(page: str, text: str) -> str:
@@ -240,56 +291,28 @@ def with_scores(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
-def tables(cases: Sequence[Case]) -> Iterator[Table]:
-    """For each part the scores, and what was lost by family."""
-    for part, title in PARTS.items():
-        every = [case for case in cases if case.part == part]
-        if every:
-            scores = score_all(every, advisors_for(every))
-            yield score_table(part, f"{title}: {sizes(every)}", scores, note_on(every))
-            yield family_table(f"{part}-families", f"{title}: lost against the best, by family", scores)
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--results", type=Path, default=ROOT / "results", help="a folder of exported folders")
+    options.add_argument("--docs", type=Path, help="a page to put the tables into")
+    chosen = options.parse_args(arguments)
+    try:
+        cases = read_cases(chosen.results)
+        scores = score_all(cases)
+        text = "\n".join(map(as_markdown, (score_table(scores, cases), family_table(scores, cases))))
+        print(text, end="")
+        if chosen.docs is not None:
+            chosen.docs.write_text(with_scores(chosen.docs.read_text(), text))
+            figure = chosen.docs.parent / "figures" / "tune-score.svg"
+            figure.parent.mkdir(exist_ok=True)
+            figure.write_text(as_file(draw(score_figure(scores))))
+    except UsageError as problem:
+        raise SystemExit(f"{problem}") from None
 
 
-def note_on(cases: Sequence[Case]) -> str:
-    """On how many seeds advice was right or not, and what the column of trainings leaves out."""
-    counts = [len(case.unseen_seeds(0)) for case in cases]
-    unseen = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
-    told = f"Right: by the mean over the seeds that neither raced nor confirmed, {unseen} for each advice."
-    if not any(case.selection for case in cases):
-        return told
-    spent = sum(case.selection for case in cases) / len(cases)
-    return (
-        f"{told} Trainings: without those of the short runs that selected the candidates, {spent:.1f} for each model, "
-        "which are also the runs of the race and of the short pairs."
-    )
-
-
-def sizes(cases: Sequence[Case]) -> str:
-    families = list(dict.fromkeys(case.family for case in cases))
-    counted = f"{len(cases)} case{'s'[: len(cases) != 1]}"
-    return f"{counted} of {len(families)} famil{'ies' if len(families) != 1 else 'y'} ({', '.join(families)})"
-
-
-def case_table(cases: Sequence[Case]) -> Table:
-    columns = (
-        Column("Case"),
-        Column("Family"),
-        Column("Seeds", "count"),
-        Column("Candidates", "count"),
-        Column("Best"),
-        Column("Its gain (points)", "number", digits=2, signed=True),
-        Column("Lost by tune (points)", "number", digits=2),
-        Column("Committed", "share", digits=0),
-    )
-    rows = []
-    for case in cases:
-        result = examine(ADVISORS["tune"], case, cases)
-        best = case.best.label if case.best else "none"
-        rows.append(
-            (case.name, case.family, case.seeds, len(case.candidates), best, case.gain(case.best), result.lost,
-             result.committed)
-        )  # fmt: skip
-    return Table("cases", "Cases", columns, make_rows(rows))
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ VALUES: dict[str, list[str]] = {
 SHORT = {"--data": "folder:photos", "--minutes": "1e-9", "--epochs": "1", "--seeds": "1", "--arch": "mlp",
          "--draws": "1", "--grid": "3", "--sample": "4", "--images": "4", "--redundancy": "1"}  # fmt: skip
 OWN = {  # where a command has a short value of its own, or none
-    "run": {"--minutes": "0.01"}, "tune": {"--minutes": "0.01", "--seeds": "5"},
+    "run": {"--minutes": "0.01"}, "tune": {"--minutes": "0.01"},
     "search": {"--minutes": "0.005", "--learning-rates": "0.001"},
     "measure attention": {"--arch": "vit"},
     "measure features": {"--steps": "0,1"}, "paper run": {"--data": "shapes"},
@@ -309,7 +309,7 @@ def load_libraries(given: Path) -> None:
         )
         for words in (
             *(f"report {places}", f"paper list {places}"),
-            f"tune mlp --short --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
+            f"tune mlp --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
             f"measure features {trained} --arch mlp --steps 0,1 --images 4",
             f"measure landscape {trained} --arch mlp --draws 1 --grid 3 --sample 4 --redundancy 1",
         ):

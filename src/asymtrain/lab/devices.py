@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
@@ -39,6 +40,11 @@ def default_device(device: torch.device | str | None) -> torch.device:
         except (RuntimeError, AssertionError, ImportError, AttributeError) as problem:
             raise unknown from problem
     return chosen
+
+
+def fast_precision(device: torch.device | str | None) -> Literal["bf16"] | None:
+    """The precision for a question that nobody gave one: bf16 on a GPU that has it, else that of the settings."""
+    return "bf16" if default_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else None
 
 
 def is_out_of_memory(problem: BaseException) -> bool:

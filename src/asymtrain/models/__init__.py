@@ -73,11 +73,9 @@ def display_name(name: str) -> str:
     """What tables and pages call a model: a backbone's class, such as ViT; of any other its name, `timm:resnet18`."""
     if name in KNOWN:
         return KNOWN[name][0]
-    if ":" in name:
-        return name
-    from asymtrain.models._building import BACKBONES
-
-    return BACKBONES[name].__name__ if name in BACKBONES else name
+    building = sys.modules.get(f"{__name__}._building")
+    backbones = {} if building is None else building.BACKBONES
+    return backbones[name].__name__ if name in backbones else name
 
 
 def check_options(name: str, options: dict[str, object]) -> None:

@@ -67,7 +67,6 @@ def test_ctrl_c_says_what_is_kept(monkeypatch):
     ("options", "text"),
     [
         ({"strategy": "gould"}, "did you mean 'gold'"),
-        ({"criterion": "first"}, "criterion"),
         ({"seeds": [42]}, "seed 42 is one of the final runs"),
         ({"alphas": []}, "no alpha"),
         ({"alphas": [-1.0]}, "alpha must be 0 or more"),

@@ -365,7 +365,7 @@ def test_runs_are_tracked_as_they_train(cli, tmp_path):
 TRACKING = {
     "run": "",
     "search": "",
-    "tune mlp": "--arch-option widths=[8,8] --short --epochs 1 --candidate alpha=0.1",
+    "tune mlp": "--arch-option widths=[8,8] --minutes 0.05 --epochs 1 --candidate alpha=0.1",
     "paper run table3": "",
     "measure alignment": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
     "measure trajectory": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
@@ -553,7 +553,7 @@ ENOUGH = ("--data-option", "size=6500", "--data-option", "image_size=8", "--data
 SMALL_MLP = ("--arch-option", "widths=[8, 8]")
 TRAININGS = {
     "run": ("run", "--arch", "mlp", *SMALL_MLP, *ONCE),
-    "tune": ("tune", "mlp", *SMALL_MLP, "--epochs", "1", "--short", "--candidate", "alpha=0.1"),
+    "tune": ("tune", "mlp", *SMALL_MLP, "--epochs", "1", "--minutes", "0.1", "--candidate", "alpha=0.1"),
     "search": ("search", "--arch", "mlp", *SMALL_MLP, *ONCE, "--final-epochs", "1",
                *("--learning-rates", "0.1", "--weight-decays", "0.1", "--alphas", "1")),
 }  # fmt: skip

@@ -51,8 +51,8 @@ def assert_same_state(first, second):
         assert torch.equal(value, second.state()[name]), name
     for run, other in zip(first.results(), second.results(), strict=True):
         assert run.outcome == other.outcome
-        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
-            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        assert [epoch._replace(seconds=0) for epoch in run.history] == [
+            epoch._replace(seconds=0) for epoch in other.history
         ]
 
 
@@ -327,8 +327,8 @@ def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
     assert seen[-1].epoch == 3
     for run, other in zip(whole, again, strict=True):
         assert run.spec == other.spec
-        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
-            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        assert [epoch._replace(seconds=0) for epoch in run.history] == [
+            epoch._replace(seconds=0) for epoch in other.history
         ]
     # A finished stack is not trained again, and keeps no weights for it.
     assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path) == again
@@ -336,17 +336,14 @@ def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
     assert tensors == {}
 
 
-def test_a_stack_trains_when_it_is_its_turn(dataset, tmp_path):
+def test_a_stack_says_when_it_begins_to_train(dataset, tmp_path):
     stack_plan, seen = StackPlan(tuple(specs_of()), "batched"), []
-    options = {"checkpoints": tmp_path, "progress": seen.append}
-    assert train_stack(stack_plan, dataset, CPU, turn=lambda: False, **options) is None
-    assert [report.epoch for report in seen] == [0]
+    options = {"checkpoints": tmp_path, "progress": seen.append, "begin": lambda: seen.append("begin")}
+    assert train_stack(stack_plan, dataset, CPU, **options)
+    assert [getattr(report, "epoch", report) for report in seen[:3]] == [0, "begin", 1]
     seen.clear()
-    assert train_stack(stack_plan, dataset, CPU, turn=lambda: not seen.append("turn"), **options)
-    assert [getattr(report, "epoch", report) for report in seen[:3]] == [0, "turn", 1]
-    seen.clear()
-    train_stack(stack_plan, dataset, CPU, turn=lambda: seen.append("turn"), **options)
-    assert "turn" not in seen, "a finished one does not ask"
+    train_stack(stack_plan, dataset, CPU, **options)
+    assert "begin" not in seen, "a finished one does not begin"
 
 
 def test_a_stack_of_which_every_run_is_lost_is_not_trained_again(dataset, tmp_path):

@@ -38,7 +38,7 @@ def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[Ru
 
 def bare(run: Run) -> Run:
     """Without the clock."""
-    return dataclasses.replace(run, history=tuple(dataclasses.replace(epoch, seconds=0.0) for epoch in run.history))
+    return dataclasses.replace(run, history=tuple(epoch._replace(seconds=0.0) for epoch in run.history))
 
 
 def rows(runs: Iterable[Run]) -> dict[str, Run]:

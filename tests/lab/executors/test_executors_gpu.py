@@ -1,18 +1,15 @@
-"""Executions on a GPU: of a stack that memory is too small for, and of two models that take turns."""
+"""Executions on a GPU, of a stack that memory is too small for."""
 
 import gc
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_examples import examples, rows
+from executor_examples import rows
 from torch import Tensor, nn
 
-from asymtrain.lab.engine import Progress
-from asymtrain.lab.executors import execute
 from asymtrain.lab.runs import Run, RunSpec, pairs
 
 pytestmark = [
@@ -80,21 +77,3 @@ def test_a_stack_of_modules_that_does_not_fit_is_halved(
         # With less memory cuDNN may take other algorithms.
         losses = [[epoch.main_loss for epoch in side.history] for side in (run, whole[name])]
         assert losses[0] == pytest.approx(losses[1], rel=1e-2)
-
-
-def test_the_next_model_is_compiled_while_one_trains(tmp_path: Path) -> None:
-    """And it trains when that one is finished, to the losses of a process that trains it alone."""
-    models = [examples("mlp", 2, epochs=200), examples("vit", 2, epochs=50)]
-    told: list[str] = []
-
-    def note(progress: Progress) -> None:
-        assert not progress.note
-        told.extend(spec.arch for spec, _ in progress.recorded)
-
-    found = rows(execute(list(itertools.chain(*models)), store=tmp_path / "turns.sqlite", device=DEVICE, progress=note))
-    order = [(arch, len(list(members))) for arch, members in itertools.groupby(told)]
-    assert sorted(order) == [("mlp", 800), ("vit", 200)]
-    for number, specs in enumerate(models):
-        for name, run in rows(execute(specs, store=tmp_path / f"{number}.sqlite", device=DEVICE)).items():
-            losses = [[epoch.main_loss for epoch in side.history[:5]] for side in (run, found[name])]
-            assert losses[0] == pytest.approx(losses[1], rel=1e-2), name

@@ -291,66 +291,6 @@ def _seen(seen: list[int]) -> None:
     seen.append(torch.get_num_threads())
 
 
-# Two workers of one GPU.
-
-
-def test_a_gpu_has_two_workers_where_stacks_are_of_several_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    one, other = (plan(examples(arch, 1), CPU)[0] for arch in ("mlp", "vit"))
-
-    def slots(plans: list[StackPlan], device: str = "cuda:0", in_process: bool = False) -> list[tuple[str, bool]]:
-        here = local.Local(torch.device(device), in_process)
-        return [(str(slot.device), slot.takes_turns) for slot in here.slots(plans)]
-
-    assert slots([one, other, one]) == [("cuda:0", True)] * 2
-    assert slots([one, one]) == slots([other]) == [("cuda:0", False)]
-    assert slots([one, other], in_process=True) == [("cuda:0", False)]
-    both = [("cuda:0", True), ("cuda:1", True)]
-    assert slots([one, other, one], "cuda") == [*both, both[0]]
-    assert slots([one, other] * 4, "cuda") == both * 2
-    assert slots([one, other], "cpu") == [("cpu", False)] * min(2, local.cores())
-
-
-@pytest.mark.parametrize(
-    ("result", "told_first"),
-    [
-        (TooLarge, "two stacks did not fit into memory"),
-        (lambda stack: Lost(stack, "CUDA error: device is busy"), "CUDA error: device is busy"),
-    ],
-)
-def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(
-    result: Callable[..., Any], told_first: str
-) -> None:
-    told: list[Any] = []
-    stack, other = plan(examples("mlp", 1), CPU)[0], plan(examples("vit", 1), CPU)[0]
-    waiting = Waiting([], Job(), told.append)
-    slots = [local._Slot(torch.device("cuda", 0), True, plan=stack), local._Slot(torch.device("cuda", 0), True)]
-    first, second = slots
-    assert local._judge(first, slots, result(stack), waiting) == [result(stack)], "the other has no stack"
-    first.plan, second.plan = stack, other
-    assert local._judge(first, slots, result(stack), waiting) == []
-    assert slots == [second]
-    assert waiting.take() == stack
-    assert told == [f"{told_first}: cuda:0 goes on with one at a time"]
-
-
-def test_a_death_beside_another_worker_of_the_device_is_not_the_stack_s() -> None:
-    """The memory of the host may not hold two that compile: a stack that is killed beside another is not given up."""
-    told: list[Any] = []
-    waiting, first, second = Waiting([], Job(), told.append), turn_taker(), turn_taker()
-    slots, stack, other = [first, second], *(plan(examples(arch, 1), CPU)[0] for arch in ("mlp", "vit"))
-    first.plan, second.plan = stack, other
-    first.worker.close()
-    assert local._collect(slots, waiting) == []
-    assert slots == [second]
-    assert waiting.take() == stack
-    died = "its worker on cpu died (killed, or out of memory)"
-    assert told == [f"{died}: cpu goes on with one at a time"]
-    second.worker.close()
-    assert local._collect(slots, waiting) == [Lost(other, died)], "alone, it counts"
-    assert slots == [second]
-
-
 @pytest.mark.parametrize("archs", [("mlp",), ("mlp", "cnn")])
 def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[str, ...]) -> None:
     """Within an epoch, where compilation ends, or where a slower model begins. None while a model has no speed."""
@@ -371,11 +311,11 @@ def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[
     assert [at + left for at, left in known] == pytest.approx([end] * len(known))
 
 
-def turn_taker(**fields: Any) -> Any:
+def worked(**fields: Any) -> Any:
     """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
     ours, theirs = multiprocessing.Pipe()
     ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False)
-    slot: Any = local._Slot(CPU, True, ended, ours, **fields)
+    slot: Any = local._Slot(CPU, ended, ours, **fields)
     slot.worker = theirs
     return slot
 
@@ -383,7 +323,7 @@ def turn_taker(**fields: Any) -> Any:
 def test_a_worker_that_compiles_is_not_waited_for() -> None:
     """A Ctrl-C ends within seconds: before its first step a stack has nothing that its last checkpoint has not."""
     stack = plan(examples("mlp", 1), CPU)[0]
-    compiles, waits, trains = (turn_taker(plan=stack, turn=turn) for turn in ("", "asked", "given"))
+    compiles, trains = worked(plan=stack), worked(plan=stack)
     for images in (0, 8):  # what it reports at its start, and after a step
         assert not trains.trained
         trains.worker.send(StackProgress(stack.id, 1, 0, 1, images))
@@ -391,73 +331,32 @@ def test_a_worker_that_compiles_is_not_waited_for() -> None:
     assert trains.trained
     trains.worker.send(Stopped(stack))
     began = time.monotonic()
-    local._shut_down([compiles, waits, trains])
+    local._shut_down([compiles, trains])
     assert time.monotonic() - began < local.SHUTDOWN_SECONDS / 2
     assert trains.worker.recv() == local.STOP
     with pytest.raises(EOFError):
-        waits.worker.recv()
+        compiles.worker.recv()
 
 
 def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a slot that is kept for the next execution, which would wait for that stack for ever."""
     monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
-    slot = turn_taker(plan=plan(examples("mlp", 1), CPU)[0], turn="given", trained=True)
+    slot = worked(plan=plan(examples("mlp", 1), CPU)[0], trained=True)
     local._shut_down([slot])
-    assert (slot.plan, slot.turn, slot.pipe) == (None, "", None)
+    assert (slot.plan, slot.pipe) == (None, None)
 
 
 def test_kept_workers_serve_whatever_comes_next() -> None:
-    """One model after two: a worker of its GPU trains it, and the other, which would hold memory there, ends."""
-    first, second, workers = turn_taker(), turn_taker(), executors.Workers()
+    """A worker of its GPU trains the next stack; that of another, which would hold memory there, ends."""
+    first, second, workers = worked(), worked(), executors.Workers()
     cpu = [local._Slot(CPU), local._Slot(CPU)]
-    for slot in (first, second):
-        slot.device = torch.device("cuda", 0)
+    first.device, second.device = (torch.device("cuda", i) for i in range(2))
     workers._slots = [local._Slot(first.device), first, second, *cpu]
-    alone = workers.take([local._Slot(first.device)])
-    assert alone == [first]
-    assert not first.takes_turns
+    assert workers.take([local._Slot(first.device)]) == [first]
     assert first.pipe is not None
     assert second.pipe is None
-    both = workers.take([local._Slot(first.device, True) for _ in range(2)])
-    assert both[0] is first
-    assert all(slot.takes_turns for slot in both)
     assert workers.take([local._Slot(CPU)] * 2) == cpu
     assert first.pipe is None
-
-
-def test_after_the_deadline_no_stack_begins() -> None:
-    stacks = [StackPlan(tuple(examples(arch, 1)), "batched") for arch in ("mlp", "vit", "cnn")]
-    ended: list[int] = []
-
-    def slot(number: int, **fields: Any) -> local._Slot:
-        process = types.SimpleNamespace(join=lambda timeout=0: ended.append(number), is_alive=lambda: False)
-        pipe, _ = multiprocessing.Pipe()
-        return local._Slot(torch.device("cuda", 0), process=process, pipe=pipe, plan=stacks[number], **fields)
-
-    compiles, trains = slot(0, takes_turns=True), slot(1, takes_turns=True, turn="given")
-    waits, alone = slot(2, takes_turns=True, turn="asked"), slot(1)
-    assert local._abandon([compiles, trains, waits, alone]) == [Stopped(stacks[0]), Stopped(stacks[2])]
-    assert ended == [0, 2]
-    assert (compiles.plan, compiles.pipe, waits.plan, waits.pipe) == (None,) * 4
-    assert trains.plan is alone.plan is stacks[1]
-
-
-def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
-    ends = [multiprocessing.Pipe() for _ in range(3)]
-    devices = [torch.device("cuda", i) for i in (0, 0, 1)]
-    slots = [local._Slot(device, True, pipe=ours) for device, (ours, _) in zip(devices, ends, strict=True)]
-
-    def given() -> list[bool]:
-        local._give_turns(slots)
-        return [theirs.poll() and theirs.recv() == local.TURN for _, theirs in ends]
-
-    assert given() == [False] * 3
-    for slot in slots:
-        slot.turn = "asked"
-    assert given() == [True, False, True]
-    assert given() == [False] * 3
-    slots[0].end()
-    assert given() == [False, True, False]
 
 
 class FakeWorkers:
@@ -480,26 +379,20 @@ class FakeWorkers:
                 order = pipe.recv()
                 if isinstance(order, str):
                     continue  # it came when the stack had ended
-                result = self.work(pipe, device, order[0], takes_turns=order[2])
+                result = self.work(pipe, device, order[0])
                 if result is None:
                     return
                 pipe.send(result)
                 if isinstance(result, Lost):
                     return
 
-    def work(self, pipe: Any, device: torch.device, stack: StackPlan, *, takes_turns: bool) -> Any:
-        """A result; None where the worker dies: while it compiles, waits for its turn, or trains."""
+    def work(self, pipe: Any, device: torch.device, stack: StackPlan) -> Any:
+        """A result; None where the worker dies: while it compiles, or while it trains."""
         ends = [lambda stack: None, TooLarge, lambda stack: Lost(stack, "CUDA error"), lambda stack: finished(stack)]
         moment, end = self.chance.random(), self.chance.choices(ends, (1, 1, 1, 9))[0](stack)
         if moment < 0.2:
             return end  # while it compiles, or a stack that was finished before
-        if takes_turns:
-            pipe.send(local.TURN)
-            if moment < 0.3:
-                return end if end is None else Stopped(stack)  # time is over, and the turn may be on its way
-            if pipe.recv() != local.TURN:
-                return Stopped(stack)
-            assert not self.training[device], "two train on one device"
+        assert not self.training[device], "two train on one device"
         self.training[device] += 1
         time.sleep(0.002 * moment)
         pipe.send("a note")
@@ -520,7 +413,7 @@ def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: 
     fake = FakeWorkers(seed)
     monkeypatch.setattr(local, "_start", fake.start)
     monkeypatch.setattr(local, "work", lambda stack, *_: finished(stack))  # in this process
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 + seed % 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 + seed % 2)
     plans = [StackPlan(tuple(examples(arch, n)), "batched") for n in range(1, 6) for arch in ("mlp", "vit")]
     with executors.Workers() as workers:
         here = local.Local(torch.device("cuda"), kept=workers if seed % 3 else None)
@@ -534,29 +427,11 @@ def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: 
             running.close()
             every = Counter(spec for stack in chosen for spec in stack.specs)
             assert ends <= every if last else ends == every
-            assert not any(slot.plan or slot.turn for slot in workers._slots)
+            assert not any(slot.plan for slot in workers._slots)
             fake.training.clear()
     for thread in fake.threads:
         thread.join(timeout=10)
         assert not thread.is_alive()
-
-
-@pytest.mark.slow
-def test_workers_of_one_device_train_one_after_the_other(
-    store: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And to the rows of a process that trains alone."""
-    specs = [*examples("mlp", 1, epochs=300), examples("vit", 1, epochs=20)[0]]
-    monkeypatch.setattr(local.Local, "slots", lambda self, plans: [local._Slot(CPU, True) for _ in range(2)])
-    told: list[str] = []
-
-    def note(progress: Progress) -> None:
-        told.extend(spec.arch for spec, _ in progress.recorded)
-
-    runs = rows(execute(specs, store=store, device="cpu", progress=note))
-    order = [(arch, len(list(members))) for arch, members in itertools.groupby(told)]
-    assert sorted(order) == [("mlp", 600), ("vit", 20)]
-    assert runs == rows(train_here(specs, store=store.with_name("alone.sqlite")))
 
 
 @pytest.mark.slow

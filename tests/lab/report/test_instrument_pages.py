@@ -26,7 +26,7 @@ def with_details(run):
     if run.spec.redundancy == 0:
         return run
     more = {"conflict": 0.25, "main_norm": 2.0, "auxiliary_norm": 0.5, "cosine_std": 0.1}
-    history = tuple(dataclasses.replace(epoch, **more) for epoch in run.history)
+    history = tuple(epoch._replace(**more) for epoch in run.history)
     return dataclasses.replace(run, history=history)
 
 

@@ -64,8 +64,7 @@ def test_runs_of_a_search_are_rows_but_not_compared(make_run):
 
     runs = [make_run(spec) for spec in pairs(RunSpec(epochs=2, test="never"), [1, 2])]
     searched = [
-        dataclasses.replace(run, history=tuple(dataclasses.replace(e, test_accuracy=None) for e in run.history))
-        for run in runs
+        dataclasses.replace(run, history=tuple(e._replace(test_accuracy=None) for e in run.history)) for run in runs
     ]
     summary = summarise(searched)
     assert len(summary.rows) == 4

@@ -27,7 +27,6 @@ def test_seeds_of_final_runs_are_refused(strategy, seed):
         ({"redundancy": 0}, {}, "redundancy 1 or more"),
         ({"validation": "none"}, {}, "validation='split'"),
         ({}, {"seeds": ()}, "at least one seed"),
-        ({}, {"criterion": "test"}, "unknown criterion"),
         ({}, {"alphas": ()}, "no alpha to try"),
         ({}, {"learning_rates": ()}, "no learning rate to try"),
         ({}, {"learning_rates": (0.0,)}, "learning_rate must be above 0"),

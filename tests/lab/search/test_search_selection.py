@@ -83,7 +83,7 @@ def test_a_grid_of_one_value_has_no_end_and_zero_is_called_off():
     assert [stage.edges for stage in result.stages] == [{}, {}, {"alpha": "off"}]
 
 
-def test_the_criterion_is_the_best_epoch_or_the_last():
+def test_a_run_counts_by_its_best_epoch():
     curves = {1e-4: [0.1, 0.9, 0.2], 1e-3: [0.1, 0.2, 0.3]}
     grids = {"learning_rates": list(curves), "weight_decays": [1e-3], "alphas": [1.0]}
 
@@ -91,8 +91,6 @@ def test_the_criterion_is_the_best_epoch_or_the_last():
         return curves[spec.learning_rate]
 
     assert finish(gold_standard(base_of(), **grids), rule).chosen["plain"]["learning_rate"] == 1e-4
-    last = finish(gold_standard(base_of(), criterion="last", **grids), rule)
-    assert last.chosen["plain"]["learning_rate"] == 1e-3
 
 
 def test_seeds_are_averaged_and_their_deviation_is_the_samples():

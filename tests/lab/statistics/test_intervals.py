@@ -174,3 +174,23 @@ def test_the_least_improvement_is_in_percent_of_plain():
     assert minimum_detectable_improvement(plain, asymmetric) == pytest.approx(100 * minimum_detectable_d(3) * 0.1 / 0.5)
     with pytest.raises(UsageError, match="two pairs"):
         minimum_detectable_d(1)
+
+
+def test_what_is_written_out_gives_what_the_libraries_give_to_the_bit():
+    """Tails of t, signed ranks with and without ties, Holm and Bonferroni."""
+    from scipy import stats
+    from statsmodels.stats.multitest import multipletests
+
+    random = np.random.default_rng(0)
+    p_values = []
+    for count in [*range(6, 12)] * 3:
+        for sample in (random.normal(0.4, 1, count), np.round(random.normal(0.4, 1, count), 1) + 0.05):
+            signs = stats.PermutationMethod(n_resamples=9999)
+            assert wilcoxon_p(sample) == stats.wilcoxon(np.round(sample, 12), method=signs).pvalue
+            interval = t_interval(sample)
+            t = abs(interval.estimate) / (float(sample.std(ddof=1)) / count**0.5)
+            assert interval.p == 2 * stats.t.sf(t, count - 1)
+            p_values.append(interval.p)
+    for name, corrected_by in (("holm", holm), ("bonferroni", bonferroni)):
+        for size in (1, 2, 7, len(p_values)):
+            assert corrected_by(p_values[:size]) == multipletests(p_values[:size], method=name)[1].tolist()

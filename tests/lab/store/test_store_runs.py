@@ -132,7 +132,7 @@ def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path: Pa
 )
 def test_what_is_no_number_is_refused(field: str, value: object, tmp_path: Path) -> None:
     run = example_run(example_spec(1))
-    last = dataclasses.replace(run.history[-1], **{field: value})  # type: ignore[arg-type]
+    last = run.history[-1]._replace(**{field: value})  # type: ignore[arg-type]
     with Store(tmp_path / "s.sqlite") as store:
         with pytest.raises(ValueError, match=f"{field} of epoch 3"):
             store.add(dataclasses.replace(run, history=(*run.history[:-1], last)))

@@ -1,154 +1,78 @@
-"""Who stays in the race, and what a confirmation says: pure functions, by table."""
+"""The verdict on pairs, and what fits into the time."""
 
-import dataclasses
-from pathlib import Path
-
+import numpy as np
 import pytest
 
-from asymtrain.lab.tune import CANDIDATES, RULE, Standing, is_moving, judge, survivors
-from asymtrain.lab.tune.rule import judge_race, kept_of
+from asymtrain.lab.tune import RULE, Plan, Timing, judge, make_plan
+from asymtrain.lab.tune.rule import kept_of, pairs_needed, race_epochs
 
-
-def row(low, high, *, n=5, points=None, at_chance=0, diverged=0):
-    points = (low + high) / 2 if points is None else points
-    return {
-        "n": n, "points": points, "points_low": low, "points_high": high, "plain_at_chance": at_chance,
-        "plain_diverged": diverged,
-    }  # fmt: skip
-
-
-def standings(*values):
-    """Candidates by (points, half of the interval)."""
-    return [Standing(points, points - half, points + half) for points, half in values]
+CLEAR = [2.0, 2.3, 1.8, 2.1, 2.2]
 
 
 @pytest.mark.parametrize(
-    ("values", "going_on"),
+    ("differences", "not_learnt", "epochs", "verdict", "because"),
     [
-        pytest.param([(1.0, 2), (3.0, 2), (2.0, 2), (-1.0, 2)], [1, 2], id="the better half, best first"),
-        pytest.param([(1.0, 2), (3.0, 2), (2.0, 2)], [1, 2], id="of three, two"),
-        pytest.param([(1.0, 2), (1.0, 2)], [0], id="of equals the first"),
-        pytest.param([(-3.0, 1), (-2.0, 1)], [], id="all clearly worse than Plain"),
-        pytest.param([(-3.0, 1), (-2.0, 1), (-1.0, 2)], [2], id="the clearly worse of the better half too"),
-        pytest.param([(-0.5, 1)], [0], id="one that is not clearly worse"),
+        pytest.param(CLEAR, 0, 30, "helps", "gain", id="a gain"),
+        pytest.param([-d for d in CLEAR], 0, 30, "hurts", "no gain", id="a loss"),
+        pytest.param(CLEAR, 0, 15, "helps", "gain", id="half of the training"),
+        pytest.param(CLEAR, 0, 14, "likely helps", "short", id="less than half"),
+        pytest.param([-d for d in CLEAR], 0, 14, "likely hurts", "short", id="a loss after less than half"),
+        pytest.param([0.1, -0.1, 0.0, 0.1, -0.1], 0, 30, "no meaningful difference", "no gain", id="nothing"),
+        pytest.param([0.0] * 4, 0, 30, "no meaningful difference", "no gain", id="equal"),
+        pytest.param([2.0] * 4, 0, 30, "likely helps", "no spread", id="no spread"),
+        pytest.param([3.0, -1.0, 1.5, 0.5], 0, 30, "likely helps", "wide", id="wide"),
+        pytest.param([-3.0, 1.0, -1.5, 0.5], 0, 30, "inconclusive", "wide", id="wide and below"),
+        pytest.param([-2.0, -1.0, -1.8, 0.2, -1.5, -1.2, -0.1], 0, 30, "likely hurts", "no gain", id="no gain left"),
+        pytest.param([2.0, 2.1], 0, 30, "likely helps", "few pairs", id="two pairs"),
+        pytest.param([-1.0], 0, 30, "inconclusive", "few pairs", id="a pair below"),
+        pytest.param([], 0, 30, "inconclusive", "few pairs", id="no pair"),
+        pytest.param(CLEAR, 3, 30, "inconclusive", "not learnt", id="the baseline did not learn"),
+        pytest.param(CLEAR, 2, 30, "helps", "gain", id="mostly it did"),
     ],
 )
-def test_survivors(values, going_on):
-    assert survivors(standings(*values)) == going_on
-
-
-def test_of_equals_the_cheaper_goes_on_whatever_the_last_bits_of_a_mean_are():
-    assert survivors([Standing(1.0, 0.0, 2.0, cost=2), Standing(1.0 - 1e-15, 0.0, 2.0, cost=1)]) == [1]
-    assert survivors([Standing(1.0, 0.0, 2.0, cost=2), Standing(0.999, 0.0, 2.0, cost=1)]) == [0]
-
-
-def test_before_the_last_rung_the_best_goes_on_even_where_all_are_clearly_worse():
-    assert survivors(standings((-3.0, 1), (-2.0, 1)), last=False) == [1]
-    assert survivors(standings((-3.0, 1), (1.0, 2)), last=False) == [1]
-
-
-def test_without_an_interval_nothing_is_clearly_worse():
-    assert survivors([Standing(-5.0, None, None)]) == [0]
-
-
-@pytest.mark.parametrize(("count", "kept"), [(1, 1), (2, 1), (3, 2), (5, 3), (9, 5)])
-def test_half_of_the_candidates_go_on_rounded_up(count, kept):
-    assert kept_of(count) == kept
-
-
-@pytest.mark.parametrize(
-    ("course", "moving"),
-    [
-        pytest.param([3.0], True, id="of one length nothing can be told"),
-        pytest.param([2.0, 3.0], False, id="growing"),
-        pytest.param([3.0, 2.9], False, id="as it was"),
-        pytest.param([6.0, 3.0, 1.2], True, id="shrinking"),
-        pytest.param([6.0, 5.2], False, id="little smaller"),
-        pytest.param([2.0, -1.0], True, id="another sign"),
-        pytest.param([-2.0, 1.0], True, id="another sign upwards"),
-        pytest.param([0.2, -0.1], False, id="around 0"),
-        pytest.param([-1.0, -3.0], False, id="ever worse"),
-        pytest.param([-5.0, -1.0], True, id="harm that goes away"),
-        pytest.param([9.0, 1.0, 1.1], False, id="the last step decides"),
-    ],
-)
-def test_is_moving(course, moving):
-    assert is_moving(course) is moving
-
-
-@pytest.mark.parametrize(
-    ("compared", "verdict", "because"),
-    [
-        pytest.param(row(0.1, 4.0), "helps", "gain", id="above 0"),
-        pytest.param(row(-3.0, -0.5), "hurts", "no gain", id="below 0"),
-        pytest.param(row(-0.4, 0.5), "no meaningful difference", "no gain", id="around 0 and narrow"),
-        pytest.param(row(-6.0, 0.9), "likely hurts", "no gain", id="no gain of the margin"),
-        pytest.param(row(-0.1, 1.5), "likely helps", "wide", id="a gain is not excluded"),
-        pytest.param(row(-52.0, 42.0), "inconclusive", "wide", id="anything is possible"),
-        pytest.param(row(0.1, 4.0, n=4), "inconclusive", "few seeds", id="few seeds"),
-        pytest.param(row(0.1, 4.0, at_chance=2), "inconclusive", "not learnt", id="Plain at chance"),
-        pytest.param(row(0.1, 4.0, at_chance=1, diverged=1), "inconclusive", "not learnt", id="Plain diverged"),
-        pytest.param(row(0.1, 4.0, at_chance=1), "helps", "gain", id="one of five at chance"),
-        pytest.param(row(None, None, points=0.0), "no meaningful difference", "no gain", id="always the same accuracy"),
-        pytest.param(row(None, None, points=2.0), "likely helps", "no spread", id="always the same difference"),
-        pytest.param(row(None, None, points=-2.0), "inconclusive", "no spread", id="always the same loss"),
-    ],
-)
-def test_judge(compared, verdict, because):
-    ruling = judge(compared, 30, 30)
+def test_verdicts(differences, not_learnt, epochs, verdict, because):
+    ruling = judge(differences, not_learnt, epochs, 30)
     assert (ruling.verdict, ruling.because) == (verdict, because)
+    assert ruling.is_settled == (verdict in ("helps", "hurts", "no meaningful difference"))
     assert ruling.reason
-    assert ruling.is_settled == (because in ("gain", "no gain"))
+
+
+def test_how_many_pairs_would_decide():
+    noisy = [3.0, -1.0, 1.5, 0.5]
+    needed = pairs_needed(noisy)
+    again = np.resize(noisy, 4 * (needed // 4 + 1))
+    assert 8 < needed < 100
+    assert judge(again, 0, 30, 30).verdict == "helps"
+    assert pairs_needed([1.0, 1.0]) is None
+    assert pairs_needed([1.0]) is None
 
 
 @pytest.mark.parametrize(
-    ("epochs", "course", "because"),
+    ("seconds", "plan"),
     [
-        pytest.param(10, [4.0, 2.0], "moving", id="shorter, and moving"),
-        pytest.param(10, [2.0], "moving", id="shorter, and one length alone"),
-        pytest.param(15, [1.8, 2.0], "gain", id="half as long, and at rest"),
-        pytest.param(14, [1.8, 2.0], "short", id="at rest, and less than half as long"),
-        pytest.param(30, [4.0, 2.0], "gain", id="as long as asked"),
+        pytest.param(1e6, Plan(30, 15_000), id="much time"),
+        pytest.param(300, Plan(30, 4), id="four whole pairs"),
+        pytest.param(150, Plan(16, 4), id="four shorter ones"),
+        pytest.param(40, Plan(4, 4), id="four short ones"),
+        pytest.param(21, Plan(3, 3), id="three short ones"),
+        pytest.param(9, Plan(4, 1), id="one short pair"),
+        pytest.param(1, Plan(1, 0), id="none"),
     ],
 )
-def test_a_confirmation_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
-    ruling = judge(row(1.0, 3.0), epochs, 30, course)
-    assert (ruling.because, ruling.verdict) == (because, "helps" if because == "gain" else "likely helps")
+def test_the_plan_makes_pairs_as_long_as_four_of_them_fit(seconds, plan):
+    assert make_plan(Timing(1.0, 5.0), seconds, 30) == plan
 
 
-def test_no_gain_is_said_of_a_shorter_training_too():
-    assert judge(row(-3.0, -1.0), 10, 30, [-1.8, -2.0]).verdict == "hurts"
+@pytest.mark.parametrize("seconds", np.geomspace(20, 600, 25))
+def test_while_pairs_are_shorter_than_asked_for_the_plan_takes_its_part_of_the_time(seconds):
+    plan = make_plan(Timing(1.0, 0.0), seconds, 60)
+    used = 2 * plan.epochs * plan.pairs / seconds
+    assert used <= RULE.used
+    assert plan.epochs == 60 or used > RULE.used - 2 * (plan.pairs + 1) / seconds
 
 
-@pytest.mark.parametrize(
-    ("epochs", "course", "because"),
-    [
-        pytest.param(10, [-5.0], "moving", id="shorter, and one length alone"),
-        pytest.param(10, [-5.0, -2.0], "moving", id="shorter, and harm that goes away"),
-        pytest.param(10, [-2.0, -5.0], "no candidate", id="shorter, and ever worse"),
-        pytest.param(30, [-5.0, -2.0], "no candidate", id="as long as asked"),
-    ],
-)
-def test_a_race_without_a_survivor_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
-    ruling = judge_race(row(-6.0, -1.0), epochs, 30, course)
-    assert (ruling.because, ruling.verdict) == (because, "inconclusive" if because == "moving" else "likely hurts")
-    assert judge_race(row(-6.0, -1.0, at_chance=2), epochs, 30, course).because == "not learnt"
-
-
-def test_a_narrow_nothing_that_still_moves_settles_nothing():
-    assert judge(row(-0.5, 0.5), 10, 30, [-5.0, 0.0]).because == "moving"
-
-
-def test_every_threshold_can_be_set():
-    strict = dataclasses.replace(RULE, margin=5.0)
-    assert judge(row(-0.1, 1.5), 30, 30, rule=strict).verdict == "no meaningful difference"
-
-
-def test_the_documentation_has_every_threshold_and_every_candidate():
-    page = (Path(__file__).parents[3] / "docs" / "tune.md").read_text()
-    for name, value in dataclasses.asdict(RULE).items():
-        assert f"`{name}` {value:g}" in page
-    fields = [one.fields() | {"alpha": f"{one.alpha:g}"} for one in CANDIDATES]
-    shown = ("objective", "bias", "alpha", "layers", "alpha_schedule")
-    table = "\n".join(f"| {' | '.join(row[name] for name in shown)} |" for row in fields)
-    assert f"|---|---|---|---|---|\n{table}\n\n" in page
+def test_what_a_race_takes():
+    assert [kept_of(n) for n in (1, 2, 3, 7)] == [1, 1, 2, 4]
+    # Eight runs, then five, then three, of ten epochs each; then four fresh seeds of three runs.
+    assert race_epochs(7, Plan(30, 4), confirmed=False) == 16 * 10
+    assert race_epochs(7, Plan(30, 4), confirmed=True) == 16 * 10 + 12 * 30

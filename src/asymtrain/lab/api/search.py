@@ -34,7 +34,6 @@ def search(
     alphas: Iterable[float] | None = None,
     fixed_weight_decay: float | None = None,
     fair: bool = False,
-    criterion: str = "best",
     seeds: int | Iterable[int] = 1,
     epochs: int | None = None,
     final_epochs: int | None = None,
@@ -73,7 +72,6 @@ def search(
         alphas: to try.
         fixed_weight_decay: while the learning rate is searched.
         fair: give Plain as many trials of dropout and label smoothing as alpha gets.
-        criterion: validation accuracy of the best epoch, or of the last.
         seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
@@ -106,7 +104,6 @@ def search(
         options: dict[str, Any] = {
             "fixed_weight_decay": fixed_weight_decay,
             "fair": fair,
-            "criterion": criterion,
             "epochs": epochs,
         }
         planned = plan_searches([base], strategy, **tried, **options, seeds=numbers)

@@ -1,11 +1,11 @@
-"""`asymtrain.tune`: the branches for a model, or none, found from Python as `asymtrain tune` finds them.
+"""`asymtrain.tune`: do branches help a model? From Python, as `asymtrain tune` answers it.
 
 `from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.data import Dataset
-    from asymtrain.lab.runs import Run
+    from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
     from asymtrain.lab.tune import Question, Tuned
@@ -30,8 +30,6 @@ def tune(
     *,
     minutes: float | None = 30.0,
     epochs: int | None = None,
-    seeds: int | None = None,
-    short: bool = False,
     candidates: Iterable[Candidate | Mapping[str, Any]] | None = None,
     recipe: str | None = "ordinary",
     batch: int | None = None,
@@ -50,45 +48,44 @@ def tune(
     progress: bool = True,
     **fields: Any,
 ) -> Tuned:
-    """Find the branches that make a model better than training it without them (Plain), or say that none do.
+    """Say whether branches help a model, in the minutes there are.
 
-    Candidates race against Plain on seeds that they share, and are compared on held-out training images. The better
-    half of each rung trains longer. The winner is confirmed on fresh seeds and on test images that the race never saw.
-    The verdict says whether its branches help, and the reason why.
+    Runs with the recommended branches and without (the baseline) share seeds, and are compared on the test images
+    after every pair, by an interval that holds however often one looks. In the time that is left, alternatives race
+    against the recommended branches on held-out training images, and the winner is confirmed on fresh seeds.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
     >>> y = (x[:, 0] > 0).astype(np.int64)
     >>> def net(classes):
     ...     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes))
-    >>> tried = [{"objective": "softmax", "alpha": 0.3}, {"alpha": 1.0}]
+    >>> tried = [{"objective": "softmax", "alpha": 0.3}]
     >>> result = asymtrain.tune(
     ...     net, (x, y), minutes=1, epochs=2, candidates=tried, recipe="paper", at="1", progress=False
     ... )
-    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.comparison["n"]
-    (True, 5)
+    >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.candidate.label
+    (True, 'softmax, alpha 0.3')
 
     Args:
         build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
             takes it.
         data: a name, a `Dataset`, or arrays or tensors, as `asymtrain.compare` takes it.
-        minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit. None for no
-            limit: the race and the confirmation of all epochs, by the same plan on every machine.
+        minutes: for all of it. Two epochs are timed, and pairs are made as long as four of them fit; a very small
+            number gives one short pair. None for no limit: the same runs on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
-            so, and settles nothing while the difference still moves.
-        seeds: fresh seeds of the confirmation, 5 or more.
-        short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
-            are only a limit. The answer is that the best likely helps, or inconclusive.
-        candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, bias,
-            alpha, layers (all, later, middle) and alpha_schedule. A list of nine by default.
+            so.
+        candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields, such as objective, bias,
+            alpha, layers (all, later, middle) and alpha_schedule: the first in place of the recommended ones, the
+            others in place of the list of alternatives.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
-        learning_rate: the highest.
+        learning_rate: the highest. Where none is given and the baseline does not learn, a third and a tenth of the
+            recipe's are tried.
         weight_decay: of AdamW.
         at: layers as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a layer's output, such as BTD, where they cannot be told.
-        precision: fp32, tf32 or bf16.
+        precision: fp32, tf32 or bf16; bf16 by default on a GPU that has it.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
         device: cpu, cuda or cuda:1; the fastest available where it is not given.
@@ -103,47 +100,64 @@ def tune(
     common.import_lab("tune")
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.terminal import progress_display
-    from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, without_equals
+    from asymtrain.lab.tune import EPOCHS
 
-    own = common.OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
+    own = common.OWN | {"seed": "minutes"} | dict.fromkeys(Candidate().fields(), "candidates")
     for name in ("validation", "test"):
         if name in fields:
-            raise UsageError(f"{name} is not yours to set here: the race validates, and the confirmation tests")
+            raise UsageError(f"{name} is not yours to set here: pairs are tested, and the race validates")
     chosen = {
         "epochs": EPOCHS if epochs is None else epochs, "batch": batch, "learning_rate": learning_rate,
         "weight_decay": weight_decay, "at": at, "pool": pool, "layout": layout, "precision": precision,
     }  # fmt: skip
-    if not isinstance(short, bool):
-        raise UsageError(f"short is True or False, got {short!r}")
-    if short and seeds is not None:
-        raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
     given = common.given_fields("tune", chosen, fields, own)
-    tried = as_candidates(candidates)
     with common.naming_arguments(tune), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
         missing: dict[str, Any] = {"epochs": EPOCHS} if epochs is None else {}
         base, opening = common.named_spec(
             build, data, recipe, given, build_options, data_options, root, scope, all_images=True, **missing
         )
-        question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
-        question = without_equals(question, root)
-        with progress_display(opening, quiet=not progress) as display:
-            try:
-                result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
-            except KeyboardInterrupt as stop:
-                kept = f"finished runs are in {record}" if record else "no run is kept"
-                again = "call it again to go on" if folder else "give out= to go on with the same plan"
-                stop.add_note(f"asymtrain.tune: {kept}; {again}")
-                raise
-    listed = None if candidates is None else [candidate.fields() for candidate in tried]
+        question, lines = make_question(base, candidates, minutes, given, root, device)
+        with progress_display([*opening, *lines], quiet=not progress) as display:
+            result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
+    listed = None if candidates is None else [candidate.fields() for candidate in question.candidates]
     command = common.call_text(
-        "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, seeds=seeds, short=short,
-        build_options=build_options, data_options=data_options, candidates=listed,
+        "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, build_options=build_options,
+        data_options=data_options, candidates=listed,
     )  # fmt: skip
     result = replace(result, command=command, versions=common.versions_in(record, result.runs))
     if folder is not None:
         result.page(folder)
+    if result.interrupted:
+        stop = KeyboardInterrupt()
+        kept = f"finished runs are in {record}" if record else "no run is kept"
+        again = "call it again to go on" if folder else "give out= to go on with the same plan"
+        stop.add_note(f"asymtrain.tune: {kept}; {again}. {result.sentence}")
+        raise stop
     return result
+
+
+def make_question(
+    base: RunSpec,
+    candidates: Iterable[Candidate | Mapping[str, Any]] | None,
+    minutes: float | None,
+    given: Collection[str],
+    data_root: Path | None,
+    device: str | None,
+) -> tuple[Question, list[str]]:
+    """The question about a training, and lines that tell what was chosen for it."""
+    from asymtrain.lab.candidates import RECOMMENDED
+    from asymtrain.lab.devices import fast_precision
+    from asymtrain.lab.tune import Question, as_candidates, default_of, without_equals
+
+    lines = []
+    if "precision" not in given and (fast := fast_precision(device)) is not None and fast != base.precision:
+        base = replace(base, precision=fast)
+        lines.append(f"Precision {fast}, which this GPU has: give fp32 for float32.")
+    question = Question(base, as_candidates(candidates, RECOMMENDED), minutes, "learning_rate" in given)
+    if candidates is None:
+        question = replace(question, candidates=as_candidates(None, default_of(base, data_root)))
+    return without_equals(question, data_root), lines
 
 
 def run_question(question: Question, display: Display, *, tracker: Tracker | None = None, **options: Any) -> Tuned:
@@ -161,7 +175,7 @@ def run_question(question: Question, display: Display, *, tracker: Tracker | Non
 def _line(run: Run) -> str:
     from asymtrain.lab.candidates import Candidate
 
-    label = "Plain" if run.spec.redundancy == 0 else Candidate.of(run.spec).label
+    label = "baseline" if run.spec.redundancy == 0 else Candidate.of(run.spec).label
     last = run.history[-1] if run.history and run.outcome == "finished" else None
     accuracy = "diverged"
     if last is not None and last.test_accuracy is not None:

@@ -116,12 +116,6 @@ class StudyOptions(SizeOptions):
     hyperparameters: Annotated[
         str, typer.Option(help="Where the paper gives none: searched, or paper for Table 13's.")
     ] = "searched"
-    fair: Annotated[
-        bool,
-        typer.Option(
-            "--fair", help="Tables 10, 13, 16: also a Plain with as many trials (dropout, smoothing) as alpha."
-        ),
-    ] = False
     arch: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,7 +132,6 @@ class StudyOptions(SizeOptions):
             super().build(),
             readings=parse_readings(self.reading or []),
             hyperparameters=self.hyperparameters,  # type: ignore[arg-type]  # which the study checks
-            fair=self.fair,
         )
 
     @property
@@ -365,13 +358,14 @@ class Judged:
 
 
 def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judged:
-    from asymtrain.lab.report import check_folder
     from asymtrain.lab.studies.paper.page import judge_recipes
     from asymtrain.lab.studies.snapshot import read_store
 
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
+        from asymtrain.lab.report import check_folder  # here: matplotlib is loaded with it
+
         check_folder(output.out)
     known = read_store(store)
     results, judgements = judge_recipes(parts, study, known)

@@ -85,7 +85,6 @@ class GridOptions:
     fair: Annotated[
         bool, typer.Option("--fair", help="Give Plain as many trials of dropout and label smoothing as alpha gets.")
     ] = False
-    criterion: Annotated[str, typer.Option(help="Validation accuracy of the best epoch, or of the last.")] = "best"
     epochs: Annotated[
         int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.", callback=one_or_more)
     ] = None

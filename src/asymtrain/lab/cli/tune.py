@@ -1,4 +1,4 @@
-"""`asymtrain tune`: which branches for this model, if any?"""
+"""`asymtrain tune`: do branches help this model?"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typer import Option
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.api.common import versions_in
-from asymtrain.lab.api.tune import run_question
+from asymtrain.lab.api.tune import make_question, run_question
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
@@ -37,7 +37,6 @@ from asymtrain.lab.terminal import AGAIN, progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.tune import Tuned
 
@@ -91,23 +90,21 @@ class Effort(ExecutorOptions):
 
     minutes: Annotated[
         float | None,
-        Option(help="Time for all of it: what fits is planned after two epochs. Default: 30.", callback=above_zero),
+        Option(
+            help="Time for all of it, planned after two epochs; very few give one short pair. Default: 30.",
+            callback=above_zero,
+        ),
     ] = None
     whole: Annotated[
         bool,
         Option("--whole", help="No limit of time: all epochs, and the same plan on every machine."),
     ] = False
-    short: Annotated[
-        bool,
-        Option("--short", help="One short pair for each candidate, and no confirmation: at most, they likely help."),
-    ] = False
-    seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
         list[str] | None,
         Option(
             metavar="FIELD=VALUE,...",
             help="Branches to try, such as objective=softmax,alpha=0.3; other fields are bias, layers and "
-            "alpha_schedule. May be repeated. Default: a list of nine.",
+            "alpha_schedule. May be repeated: the first is asked about first. Default: the recommended, and a list.",
         ),
     ] = None
 
@@ -118,9 +115,6 @@ class Effort(ExecutorOptions):
         """Minutes; None where there is no limit."""
         from asymtrain.lab.tune import MINUTES
 
-        if self.short and (self.whole or self.seeds is not None):
-            other = "--whole" if self.whole else "--seeds"
-            raise UsageError(f"--short trains one short pair for each candidate: leave out --short, or {other}")
         if self.whole and self.minutes is not None:
             raise UsageError("--whole has no limit of time: leave out --whole, or --minutes")
         return None if self.whole else self.minutes or MINUTES
@@ -143,48 +137,37 @@ def tune(
     watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
-    """Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.
+    """Say whether branches help a model, in the minutes there are: pairs with and without, then a race of others.
 
-    No test image is used before the confirmation. Called again, it continues where it stopped.
+    Called again, it continues where it stopped.
     """
     with loading():
         from asymtrain.lab.executors import check_executor
-        from asymtrain.lab.tune import RULE, Question, read_tune, without_equals
-        from asymtrain.lab.tune.answer import write_tuned
-    seeds = RULE.seeds if effort.seeds is None else effort.seeds
+        from asymtrain.lab.tune import write_tuned
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
-    others = {"minutes": None if effort.minutes else minutes, "seeds": None if effort.seeds or effort.short else seeds}
-    base, opening = chosen.base_spec(settings, effort.data_root, **others)
-    question = Question(base, candidates, minutes, seeds, effort.short)
+    base, opening = chosen.base_spec(settings, effort.data_root, minutes=None if effort.minutes else minutes)
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    question = without_equals(question, effort.data_root)
-    store, interrupted = output.store_path, False
-    with watch.opened(store), progress_display(opening) as display:
-        try:
-            where = effort.where()
-            result = run_question(question, display, tracker=tracker, store=store, out=output.out, **where)
-        except KeyboardInterrupt:
-            result, interrupted = read_tune(question, store, output.out, data_root=effort.data_root), True
-    versions = versions_in(store, result.runs)
-    result = dataclasses.replace(result, command=typed_command(context), versions=versions)
-    files = {**write_tuned(output.out, result), "store": store}
-    show(result, files, json=output.json)
-    if result.race.ruling.because == "not confirmed":
-        stderr().print("Nothing is confirmed: give asymtrain tune the same options, without --short, for that.")
-    if interrupted:
+    given = {*chosen.given(), *parse_settings(settings, ModelOptions)}
+    question, lines = make_question(base, candidates, minutes, given, effort.data_root, effort.device)
+    store = output.store_path
+    with watch.opened(store), progress_display([*opening, *lines]) as display:
+        result = run_question(question, display, tracker=tracker, store=store, out=output.out, **effort.where())
+    if result.interrupted:  # first, as the page takes a second or two
+        stderr().print(str(result))
+    result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
+    show(result, {**write_tuned(output.out, result), "store": store}, json=output.json)
+    if result.interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
-    if interrupted or result.race.failure:
-        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+    if result.interrupted or result.race.failure:
+        raise typer.Exit(INTERRUPTED if result.interrupted else FAILED)
 
 
-def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":
-    """Candidates from `FIELD=VALUE,...`; the default list where none are given."""
-    from asymtrain.lab.tune import as_candidates
-
+def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """Fields of candidates from `FIELD=VALUE,...`; None where none are given."""
     if not texts:
-        return as_candidates(None)
+        return None
     given = []
     for text in texts:
         fields: dict[str, Any] = {}
@@ -195,7 +178,7 @@ def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":
             refusal = f"--candidate {text}: alpha is a number, such as alpha=0.3"
             fields[name] = parse_number(refusal, value) if name == "alpha" else value
         given.append(fields)
-    return as_candidates(given)
+    return given
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -209,8 +192,9 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(result: "Tuned", files: dict[str, Path], *, json: bool) -> None:
-    """Tables, the verdict, what the time allowed and the code; or everything as JSON."""
-    from asymtrain.lab.tune.answer import budget_words, tune_tables
+    """Tables, the verdict, the next step and the code; or everything as JSON."""
+    from asymtrain.lab.tune.answer import tune_tables
 
-    sentences = (result.sentence, f"Time: {budget_words(result)}.")
-    show_page(files, result.to_dict(), tune_tables(result), sentences, code=result.snippet, json=json)
+    show_page(
+        files, result.to_dict(), tune_tables(result), (result.sentence, *result.more), code=result.snippet, json=json
+    )

@@ -11,7 +11,6 @@ Files are on the disk before they get their name, so a kill or a power cut at an
 carries a checksum of its whole file. One that is damaged is not used: the stack starts anew, to the same rows.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -50,7 +49,7 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         **{name: getattr(stack, name) for name in _PROGRESS},
         "members": [spec.id for spec in stack.specs],
         "answers": [None if answers is None else answers.hex() for answers in stack.answers],
-        "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
+        "histories": [[epoch._asdict() for epoch in history] for history in stack.histories],
     }
     tensors = {} if stack.finished else {name: value.cpu().contiguous() for name, value in stack.state().items()}
     write_whole({folder / STATE: sealed(tensors, {"progress": json.dumps(progress)})})
@@ -128,7 +127,7 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
     """Add epochs to the log of a stack. On a full disk, or where the stack was closed, they are left out."""
-    lines = [json.dumps({"spec": spec.id, **dataclasses.asdict(epoch)}) + "\n" for spec, epoch in recorded]
+    lines = [json.dumps({"spec": spec.id, **epoch._asdict()}) + "\n" for spec, epoch in recorded]
     if lines:
         with suppress(OSError), (folder / EPOCHS).open("a") as log:
             log.write("".join(lines))

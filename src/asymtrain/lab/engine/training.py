@@ -83,7 +83,7 @@ def train_stack(
     checkpoints: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     interrupt: Callable[[], bool] = lambda: False,
-    turn: Callable[[], bool] = lambda: True,
+    begin: Callable[[], None] = lambda: None,
     progress: Callable[[StackProgress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -91,9 +91,9 @@ def train_stack(
 ) -> list[Run] | None:
     """Train one stack, from its checkpoint where there is one.
 
-    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `turn`
-    is called when all is compiled, and returns when the stack may train, or False where it is not to. `note` is told of
-    a damaged checkpoint. `sources` are fingerprints by spec id, which its plan keeps.
+    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `begin`
+    is called when all is compiled, before the first step. `note` is told of a damaged checkpoint. `sources` are
+    fingerprints by spec id, which its plan keeps.
     """
     folder = open_checkpoint(checkpoints, stack_plan, sources) if checkpoints else None
     with products_of(stack_plan.specs[0].precision):
@@ -104,8 +104,7 @@ def train_stack(
         watch.report()
         if not stack.finished:
             stack.prepare()
-            if not turn():
-                return None
+            begin()
             watch.start_clock()
         while not stack.finished:
             before = stack.epoch

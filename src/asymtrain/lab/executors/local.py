@@ -1,10 +1,9 @@
 """Stacks on this machine: a single one in this process, several in workers.
 
 On a CPU several single-threaded processes train small networks faster than one process with several threads, so
-every core gets a worker. Where stacks are of several models, a GPU gets two that take turns: while one trains, the
-other compiles the next model, which takes up to a minute. Workers share nothing, not even a lock: each has a pipe of
-its own, so killing one at any moment harms no other, and its stack is given to a new one. A worker whose parent is
-gone ends at once.
+every core gets a worker, and so does every GPU. Workers share nothing, not even a lock: each has a pipe of its own, so
+killing one at any moment harms no other, and its stack is given to a new one. A worker whose parent is gone ends at
+once.
 """
 
 import multiprocessing
@@ -19,9 +18,8 @@ import types
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
@@ -33,8 +31,6 @@ from asymtrain.lab.executors.outcomes import (
     Outcome,
     Report,
     Result,
-    Stopped,
-    TooLarge,
     Waiting,
     held_interrupt,
     work,
@@ -44,8 +40,7 @@ from asymtrain.lab.machine import cores
 SHUTDOWN_SECONDS = 20.0
 STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
 STOP = "stop"  # tells a worker to write a checkpoint and end its stack
-TURN = "turn"  # asks for the device, in the words of a worker, and gives it, in those of the parent
-_Order = tuple[StackPlan, Job, bool]  # to a worker: what it trains, and whether it is to ask for a turn
+_Order = tuple[StackPlan, Job]  # to a worker: what it trains
 
 
 @dataclass(frozen=True)
@@ -92,23 +87,14 @@ class Local:
                 with held_interrupt():
                     _hand_out(slots, waiting, job)
                     results = _collect(slots, waiting)
-                    if job.is_over():
-                        results += _abandon(slots)
-                    _give_turns(slots)
                 for result in results:
                     yield from waiting.settle(result)
         finally:
             _shut_down([slot for slot in slots if slot.plan or self.kept is None])
 
     def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
-        """Where these stacks are trained; in this process where it is one slot, unless that has a kept worker.
-
-        Stacks of one model share what this process has compiled: a second worker would compile it again.
-        """
-        devices = self.devices
-        models = {(stack_plan.specs[0].arch, stack_plan.specs[0].arch_options) for stack_plan in plans}
-        turns = self.device.type == "cuda" and not self.in_process and len(models) > 1
-        return [_Slot(device, turns) for device in (devices * 2 if turns else devices)[: max(1, len(plans))]]
+        """Where these stacks are trained; in this process where it is one slot, unless that has a kept worker."""
+        return [_Slot(device) for device in self.devices[: max(1, len(plans))]]
 
 
 class Workers:
@@ -126,7 +112,6 @@ class Workers:
         for slot in wanted:
             if (old := next((old for old in unused if old.device == slot.device), None)) is not None:
                 unused.remove(old)
-                old.takes_turns = slot.takes_turns
             taken.append(old or slot)
         self._slots = [*taken, *unused]
         _shut_down([slot for slot in unused if slot.device.type == "cuda"])
@@ -141,36 +126,25 @@ class Workers:
 
 @dataclass(eq=False)
 class _Slot:
-    """A device; where it has a worker, the process and this end of its pipe; what it prepares or trains."""
+    """A device; where it has a worker, the process and this end of its pipe; what it trains."""
 
     device: torch.device
-    takes_turns: bool = False  # with another slot of its device
     process: Any = None
     pipe: Connection | None = None
     plan: StackPlan | None = None
-    turn: Literal["", "asked", "given"] = ""
     trained: bool = False  # has its stack reported a step, so that it holds more than its last checkpoint?
     strikes: int = 0
 
     def end(self) -> None:
         """Its stack has ended."""
-        self.plan, self.turn, self.trained = None, "", False
-
-    def shares(self, other: "_Slot") -> bool:
-        """Do they take turns?"""
-        return self.takes_turns and self is not other and self.device == other.device
+        self.plan, self.trained = None, False
 
 
 def _work_here(stack_plan: StackPlan, job: Job, device: torch.device, report: Report) -> Result:
     """Train a stack in this process; a Ctrl-C is held back from the first step on."""
     begun = threading.Event()
-
-    def begin() -> bool:
-        begun.set()
-        return True
-
     with held_interrupt(begun.is_set) as interrupted:
-        return work(stack_plan, job, device, report, interrupted, begin)
+        return work(stack_plan, job, device, report, interrupted, begun.set)
 
 
 def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
@@ -179,23 +153,7 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
         if slot.plan is None and (stack_plan := waiting.take()):
             pipe = slot.pipe or _start(slot)
             slot.plan = stack_plan
-            _send(pipe, (stack_plan, job, slot.takes_turns))
-
-
-def _abandon(slots: list[_Slot]) -> list[Result]:
-    """After the deadline no stack begins: one that compiles or waits for its turn ends at once."""
-    late = [(slot, slot.plan) for slot in slots if slot.plan is not None and slot.takes_turns and slot.turn != "given"]
-    _shut_down([slot for slot, _ in late])
-    return [Stopped(stack_plan) for _, stack_plan in late]
-
-
-def _give_turns(slots: list[_Slot]) -> None:
-    """Let a worker train that is prepared, on every device where none does."""
-    for slot in slots:
-        if slot.turn == "asked" and not any(other.turn == "given" for other in slots if slot.shares(other)):
-            slot.turn = "given"
-            assert slot.pipe is not None
-            _send(slot.pipe, TURN)
+            _send(pipe, (stack_plan, job))
 
 
 def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
@@ -208,9 +166,7 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
             continue
         message = _receive(pipe)
         if isinstance(message, Result):
-            results += _judge(slot, slots, message, waiting)
-        elif message == TURN:
-            slot.turn = "asked"
+            results.append(_judge(slot, slots, message, waiting))
         elif message is not None:
             slot.trained = slot.trained or (isinstance(message, StackProgress) and message.images > 0)
             waiting.report(message)
@@ -218,37 +174,23 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
             reason = f"its worker on {slot.device} died (killed, or out of memory)"
             lost = None if slot.plan is None else Lost(slot.plan, reason)
             _shut_down([slot])
-            if lost is not None and not _makes_way(slot, slots, lost, waiting):
+            if lost is not None:
                 results.append(lost)
     return results
 
 
-def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> list[Result]:
+def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> Result:
     """The worker is free again. After a lost device it goes, and the device with it where that happens again."""
     slot.end()
     if isinstance(result, Finished):
         slot.strikes = 0
-    elif isinstance(result, TooLarge | Lost) and _makes_way(slot, slots, result, waiting):
-        return []
     elif isinstance(result, Lost):
         slot.strikes += 1
         _shut_down([slot])
-        if slot.strikes >= STRIKES and not all(slot is other or slot.shares(other) for other in slots):
+        if slot.strikes >= STRIKES and len(slots) > 1:
             slots.remove(slot)
             waiting.report(f"{slot.device} failed {STRIKES} times in a row: the other devices go on without it")
-    return [result]
-
-
-def _makes_way(slot: _Slot, slots: list[_Slot], result: TooLarge | Lost, waiting: Waiting) -> bool:
-    """Is there a worker beside it, whose doing the failure may be? The slot goes then, and its stack waits."""
-    if not any(slot.shares(other) and other.plan for other in slots):
-        return False
-    _shut_down([slot])
-    slots.remove(slot)
-    why = result.reason if isinstance(result, Lost) else "two stacks did not fit into memory"
-    waiting.report(f"{why}: {slot.device} goes on with one at a time")
-    waiting.put_back(result.plan)
-    return True
+    return result
 
 
 def _start(slot: _Slot) -> Connection:
@@ -297,33 +239,21 @@ def _serve(pipe: Connection, device: torch.device) -> None:
 
         tqdm.set_lock(threading.RLock())
     plans: queue.SimpleQueue[_Order] = queue.SimpleQueue()
-    stopped, given = threading.Event(), threading.Event()
+    stopped = threading.Event()
 
     def listen() -> None:
         """A second thread: it receives a stop, or sees the parent's end, in the middle of a stack."""
         while (message := _receive(pipe)) is not None:
             if message == STOP:
                 stopped.set()
-            elif message == TURN:
-                given.set()
             else:
                 plans.put(message)
         os._exit(0)  # files are whole at every moment, and nobody waits for the rest
 
-    def turn(job: Job) -> bool:
-        """Ask for the device and wait for it; False where the end comes first."""
-        given.clear()
-        pipe.send(TURN)
-        while not given.wait(0.1):
-            if stopped.is_set() or job.is_over():
-                return False
-        return True
-
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        stack_plan, job, takes_turns = plans.get()
-        may_train = partial(turn, job) if takes_turns else lambda: True
-        result = work(stack_plan, job, device, pipe.send, stopped.is_set, may_train)
+        stack_plan, job = plans.get()
+        result = work(stack_plan, job, device, pipe.send, stopped.is_set)
         pipe.send(result)
         if isinstance(result, Lost):
             return

@@ -95,7 +95,7 @@ def work(
     device: torch.device,
     report: Report,
     interrupt: Interrupt = lambda: False,
-    turn: Callable[[], bool] = lambda: True,
+    begin: Callable[[], None] = lambda: None,
 ) -> Result:
     """Train a stack and say what came of it; no exception of the training leaves this function."""
     try:
@@ -109,7 +109,7 @@ def work(
                 checkpoints=job.checkpoints,
                 stop=job.is_over,
                 interrupt=interrupt,
-                turn=turn,
+                begin=begin,
                 progress=report,
                 note=report,
                 checkpoint_seconds=job.checkpoint_seconds,
@@ -201,10 +201,6 @@ class Waiting:
             self.plans.clear()
         return self.plans.popleft() if self.plans else None
 
-    def put_back(self, stack_plan: StackPlan) -> None:
-        """It is the next one again."""
-        self.plans.appendleft(stack_plan)
-
     def settle(self, result: Result) -> list[Outcome]:
         """The stack's outcome, unless it is to be tried again."""
         if isinstance(result, TooLarge):
@@ -216,7 +212,7 @@ class Waiting:
             return [Failed(result.plan, f"{result.reason} ({ATTEMPTS} times)")]
         again = "anew" if self.job.checkpoints is None else "from its last checkpoint"
         self.report(f"{result.reason}: the stack starts again {again}")
-        self.put_back(result.plan)
+        self.plans.appendleft(result.plan)
         return []
 
     def _halve(self, stack_plan: StackPlan) -> list[Outcome]:

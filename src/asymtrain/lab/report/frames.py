@@ -1,6 +1,5 @@
 """Runs as frames: one row for each run, one row for each epoch."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -10,7 +9,7 @@ import pandas as pd
 
 from asymtrain.lab.data import class_count
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
-from asymtrain.models import BACKBONES
+from asymtrain.models import backbone_names
 
 # What a reader looks for first; the other settings follow in the order of `RunSpec`.
 FIRST = ("dataset", "arch", "variant", "redundancy", "alpha", "seed")
@@ -31,7 +30,7 @@ RESULTS: dict[str, Callable[[Run], Any]] = {
     "device": attrgetter("device"),
     "path": attrgetter("path"),
 }
-MEASURED = tuple(field.name for field in dataclasses.fields(Epoch))
+MEASURED = Epoch._fields
 
 
 def rows_frame(runs: Iterable[Run]) -> pd.DataFrame:
@@ -53,7 +52,7 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
     rows = [
         {"id": run.spec.id, "variant": run.spec.variant, **_settings(run.spec, ("dataset", "arch", "seed")), **values}
         for run in _sorted(runs)
-        for values in map(dataclasses.asdict, run.history)
+        for values in map(Epoch._asdict, run.history)
     ]
     return pd.DataFrame(rows, columns=["id", "dataset", "arch", "variant", "seed", *MEASURED])
 
@@ -67,9 +66,11 @@ def _classes(run: Run) -> int | None:
 def _sorted(runs: Iterable[Run]) -> list[Run]:
     """Each run once, in an order that depends on the specs alone: the pair of a seed side by side."""
 
+    backbones = backbone_names()
+
     def order(spec: RunSpec) -> tuple[Any, ...]:
         # Models by name come after the backbones.
-        place = list(BACKBONES).index(spec.arch) if spec.arch in BACKBONES else len(BACKBONES)
+        place = backbones.index(spec.arch) if spec.arch in backbones else len(backbones)
         return (spec.dataset, place, spec.arch, spec.seed, spec.redundancy, spec.alpha, spec.id)
 
     return sorted({run.spec.id: run for run in runs}.values(), key=lambda run: order(run.spec))

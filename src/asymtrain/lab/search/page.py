@@ -107,12 +107,11 @@ def _lead(results: Sequence[SearchResult]) -> str:
     searched = [result for result in results if result.search.rounds]
     if not searched:
         return "These values were given, not searched."
-    epoch = {"best": "its best epoch", "last": "its last epoch"}[searched[0].search.criterion]
     seeds = ", ".join(map(str, searched[0].search.seeds))
     return (
-        f"Each value was chosen by validation accuracy, of {epoch} in every run, averaged over the seeds of the search "
-        f"({seeds}), which no final run has. No test accuracy was computed. Of equal values the smaller was chosen, "
-        "of equal regularisers what Plain had before."
+        "Each value was chosen by validation accuracy, of the best epoch of every run, averaged over the seeds of the "
+        f"search ({seeds}), which no final run has. No test accuracy was computed. Of equal values the smaller was "
+        "chosen, of equal regularisers what Plain had before."
     )
 
 

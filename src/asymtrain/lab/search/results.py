@@ -8,7 +8,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.search.stages import BOTH, Criterion, Search, Settings, Stage, Variant, side, with_settings
+from asymtrain.lab.search.stages import BOTH, Search, Settings, Stage, Variant, side, with_settings
 from asymtrain.lab.texts import counted
 
 
@@ -127,7 +127,6 @@ class SearchResult:
             "start": dict(self.search.start),
             "seeds": list(self.search.seeds),
             "epochs": self.search.epochs,
-            "criterion": self.search.criterion,
             "complete": self.complete,
             "runs_left": self.runs_left,
             "chosen": {variant: dict(settings) for variant, settings in self.chosen.items()},
@@ -147,7 +146,7 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
             for candidate in stage.candidates:
                 specs = {spec.id: spec for spec in search.trial_specs(stage.trains, {**before, **candidate})}
                 known = [runs.get(spec_id) for spec_id in specs]
-                accuracies = tuple(None if run is None else _accuracy(run, search.criterion, chance) for run in known)
+                accuracies = tuple(None if run is None else _accuracy(run, chance) for run in known)
                 diverged = sum(run is not None and run.outcome == "diverged" for run in known)
                 trials.append(Trial(candidate, tuple(specs), accuracies, diverged))
                 missing.update({spec_id: spec for spec_id, spec in specs.items() if spec_id not in runs})
@@ -176,10 +175,10 @@ def final_specs(result: SearchResult, seeds: Iterable[int], **changes: Any) -> l
     return [chosen_spec(result, variant, **changes, seed=seed) for seed in seeds for variant in BOTH]
 
 
-def _accuracy(run: Run, criterion: Criterion, chance: Callable[[], float]) -> float:
+def _accuracy(run: Run, chance: Callable[[], float]) -> float:
     if run.outcome == "diverged":
         return chance()
-    epoch = run.best_validation if criterion == "best" else run.history[-1]
-    assert epoch is not None
-    assert epoch.validation_accuracy is not None, "a search's runs have a validation split"
-    return epoch.validation_accuracy
+    best = run.best_validation
+    assert best is not None, "a search's runs have a validation split"
+    assert best.validation_accuracy is not None
+    return best.validation_accuracy

@@ -8,17 +8,17 @@ dual    learning rate on each   ->  weight decay on each   ->  alpha on Asymmetr
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.search import grids
 from asymtrain.lab.search.grids import FINAL_SEEDS, SEARCH_SEEDS, option_value
 
 Settings = Mapping[str, float]
 Variant = Literal["plain", "asymmetric"]
-Criterion = Literal["best", "last"]
 BOTH: tuple[Variant, ...] = ("plain", "asymmetric")
 
 
@@ -42,7 +42,6 @@ class Search:
     start: Settings = field(default_factory=dict)  # of both variants until a stage decides them
     seeds: tuple[int, ...] = SEARCH_SEEDS  # of the search runs; never those of final runs
     epochs: int | None = None  # of the search runs; by default three quarters of the base's
-    criterion: Criterion = "best"  # validation accuracy of each run's best epoch, or of its last
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(dict.fromkeys(self.seeds)))
@@ -52,6 +51,17 @@ class Search:
 
     def trial_specs(self, variant: Variant, settings: Settings) -> list[RunSpec]:
         """The runs of a trial, one for each seed. Their test accuracy is not computed."""
+        key = (variant, *settings.items())
+        if key not in self._tried:
+            self._tried[key] = self._make_trial(variant, settings)
+        return list(self._tried[key])
+
+    @cached_property
+    def _tried(self) -> dict[tuple[Any, ...], list[RunSpec]]:
+        """Trials that were asked for: a page replays its searches a hundred times, and each spec is checked anew."""
+        return {}
+
+    def _make_trial(self, variant: Variant, settings: Settings) -> list[RunSpec]:
         # Measured as often as Plain is: a round that trains both sides is then one stack.
         changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", "cosine_every": DEFAULTS["cosine_every"]}
         tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
@@ -91,8 +101,6 @@ def _check(search: Search) -> None:
             f"seed {final[0]} is one of the final runs ({min(FINAL_SEEDS)} to {max(FINAL_SEEDS)}): "
             f"give the search others, such as {SEARCH_SEEDS[0]}"
         )
-    if search.criterion not in get_args(Criterion):
-        raise unknown_name("criterion of a search", search.criterion, get_args(Criterion))
     for stage in chain.from_iterable(search.rounds):
         if not stage.candidates:
             raise UsageError(f"there is no {stage.name} to try: give one value or more")
@@ -104,7 +112,7 @@ def gold_standard(base: RunSpec, **options: Any) -> Search:
     """The paper's Pragmatic Gold Standard: Plain's learning rate and weight decay serve both, then alpha is searched.
 
     `options` are `learning_rates`, `weight_decays`, `alphas` (None: the paper's grid for this backbone and dataset),
-    `fixed_weight_decay` while the learning rate is searched, and those of `Search`: seeds, epochs, criterion. With
+    `fixed_weight_decay` while the learning rate is searched, and those of `Search`: seeds, epochs. With
     `fair=True` Plain gets as many extra trials as alpha has values, of dropout (where the backbone has it) and label
     smoothing.
     """

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,18 +57,23 @@ def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
 
 
 def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> list[float]:
-    from statsmodels.stats.multitest import multipletests  # takes seconds to load; most commands never ask
-
+    """Written out, and held to statsmodels by a test: its `multipletests` collects garbage at every call."""
     known = [float(p) for p in p_values]
     size = len(known) if family is None else family
     if size < len(known):
         raise UsageError(f"a family of {size} tests cannot hold {len(known)} p values")
     if not known:
         return []
-    adjusted = multipletests([*known, *[1.0] * (size - len(known))], method=method)[1]
-    return [float(p) for p in adjusted[: len(known)]]
+    p = np.array([*known, *[1.0] * (size - len(known))])
+    if method == "holm":
+        order = np.argsort(p)
+        p[order] = np.maximum.accumulate(p[order] * np.arange(size, 0, -1))
+    else:
+        p *= size
+    return [float(value) for value in np.minimum(p, 1.0)[: len(known)]]
 
 
+@cache  # one root search for all cells of a table
 def minimum_detectable_d(n: int, power: float = 0.8, alpha: float = 0.05, family: int = 1) -> float:
     """The least |d_z| that a two-tailed paired t-test of `n` pairs finds with this power, Bonferroni over `family`."""
     from statsmodels.stats.power import TTestPower  # takes seconds to load; most commands never ask

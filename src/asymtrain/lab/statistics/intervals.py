@@ -13,6 +13,7 @@ from asymtrain.errors import UsageError
 from asymtrain.intervals import student_interval
 
 ROUNDING = 1e-12  # accuracies and cosines are of order one: a deviation below this is rounding
+MOST_SIGNED = 13  # differences of which every sign is tried
 LEAST_WILCOXON = 6  # with five differences the smallest two-sided p is 1/16: the test cannot reach 5%
 
 
@@ -70,10 +71,8 @@ def equivalence_p(values: Sequence[float], margin: float) -> float:
     mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
     if error <= ROUNDING:
         return 0.0 if abs(mean) < margin else 1.0
-    from scipy import stats
-
-    one_sided = [stats.t.sf((margin - side * mean) / error, len(sample) - 1) for side in (1, -1)]
-    return float(min(1.0, 2 * max(one_sided)))
+    one_sided = [_t_tail((margin - side * mean) / error, len(sample) - 1) for side in (1, -1)]
+    return min(1.0, 2 * max(one_sided))
 
 
 def wilcoxon_p(differences: Sequence[float]) -> float | None:
@@ -86,11 +85,16 @@ def wilcoxon_p(differences: Sequence[float]) -> float | None:
     sample = sample[sample != 0]
     if len(sample) < LEAST_WILCOXON:
         return None
-    tied = len(np.unique(np.abs(sample))) < len(sample)
-    from scipy import stats
+    values, places, counts = np.unique(np.abs(sample), return_inverse=True, return_counts=True)
+    if len(sample) <= MOST_SIGNED:
+        ranks = (2 * np.cumsum(counts) - counts + 1)[places]  # twice the mean rank of equal ones, a whole number
+        signs = np.arange(2 ** len(sample))[:, None] >> np.arange(len(sample)) & 1
+        sums, ours = signs @ ranks, ranks[sample > 0].sum()
+        return min(1.0, 2 * float(min(np.mean(sums <= ours), np.mean(sums >= ours))))
+    from scipy import stats  # takes a second to load; most commands never ask
 
-    signs = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
-    return float(stats.wilcoxon(sample, method=signs if tied else "exact").pvalue)
+    drawn = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
+    return float(stats.wilcoxon(sample, method=drawn if len(values) < len(sample) else "exact").pvalue)
 
 
 def _sample(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -111,7 +115,12 @@ def _level(confidence: float, family: int) -> float:
 def _around(mean: float, error: float, freedom: float, n: int, level: float) -> Interval:
     if error <= ROUNDING:
         return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
-    from scipy import stats
-
-    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    p = 2 * _t_tail(abs(mean) / error, freedom)
     return Interval(mean, *student_interval(mean, error, freedom, level), p, n)
+
+
+def _t_tail(t: float, freedom: float) -> float:
+    """What `scipy.stats.t.sf` gives, without scipy.stats, which takes a second to load."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -t))

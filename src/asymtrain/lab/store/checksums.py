@@ -18,15 +18,13 @@ import sqlite3
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
 from asymtrain.lab.runs import Epoch
 from asymtrain.lab.store.provenance import Provenance
 
-EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
+EPOCH_COLUMNS = Epoch._fields
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
@@ -92,13 +90,10 @@ class History(Content):
 
     def select(self, connection: sqlite3.Connection, condition: str, values: Sequence[Any] = ()) -> dict[Key, Rows]:
         runs = connection.execute(f"SELECT run.id, {self.key} FROM runs AS run WHERE {condition}", values)
-        keys = {run_id: _key(*key) for run_id, *key in runs}
-        columns = ", ".join(self.columns)
-        chosen, ids = among("run_id", None if condition == "1" else keys)
-        statement = f"SELECT run_id, {columns} FROM epochs WHERE {chosen} ORDER BY run_id, epoch"
-        rows = connection.execute(statement, ids)
-        by_run = groupby(rows, key=itemgetter(0))
-        return {keys[run_id]: [row[1:] for row in members] for run_id, members in by_run if run_id in keys}
+        keys = {run_id: _key(*key) for run_id, *key in runs.fetchall()}
+        statement = f"SELECT {', '.join(self.columns)} FROM epochs WHERE run_id = ? ORDER BY epoch"
+        groups = {key: connection.execute(statement, (run_id,)).fetchall() for run_id, key in keys.items()}
+        return {key: rows for key, rows in groups.items() if rows}
 
 
 CONTENTS = {

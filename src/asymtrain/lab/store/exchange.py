@@ -121,11 +121,18 @@ class Export:
 
 def read_export(folder: str | PathLike[str]) -> Export:
     """Read a folder; raises `StoreError` for one that is damaged or no export."""
-    folder = Path(folder)
+    with records.uncollected():
+        return _read_export(Path(folder))
+
+
+def _read_export(folder: Path) -> Export:
     tables = _read_tables(folder)
     specs: dict[str, RunSpec] = {}
     runs: dict[str, list[Record]] = {}
-    histories = _group(tables["epochs"], _first_two)
+    histories: dict[tuple[Any, ...], list[Epoch]] = {}
+    epochs = map(Epoch._make, map(itemgetter(slice(2, None)), tables["epochs"]))
+    for key, epoch in zip(map(_first_two, tables["epochs"]), epochs, strict=True):
+        histories.setdefault(key, []).append(epoch)
     at = ""  # the row that is read
     try:
         for number, row in enumerate(tables["specs"], 1):
@@ -138,7 +145,7 @@ def read_export(folder: str | PathLike[str]) -> Export:
             attempts.append(record)
             if record.attempt != len(attempts):
                 raise ValueError(f"attempt {record.attempt} of {row[0]} comes as number {len(attempts)}")
-        for number, row in enumerate(tables["epochs"], 1):
+        for number, row in enumerate(tables["epochs"] if histories else (), 1):
             if row[:2] in histories:
                 at = f"row {number} of epochs: "
                 raise ValueError(f"there is no attempt {row[1]} of {row[0]}")
@@ -237,9 +244,9 @@ def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
-        (row[0], record.attempt, *records.epoch_row(epoch))
+        (row[0], record.attempt, *epoch)
         for row, record in zip(runs, stored, strict=True)
-        for epoch in record.run.history
+        for epoch in records.epoch_rows(record.run)
     ]
     return {"specs": specs, "runs": runs, "epochs": epochs, "measurements": values}
 
@@ -282,12 +289,11 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
     return tables
 
 
-def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Rows) -> Record:
+def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Sequence[Epoch]) -> Record:
     """The run of a row, checked to be whole."""
     if row[0] not in specs:
         raise ValueError(f"a run of the unknown spec {row[0]}")
-    history = tuple(Epoch(*epoch[2:]) for epoch in epochs)
-    record = records.make_record(specs[row[0]], history, row)
+    record = records.make_record(specs[row[0]], tuple(epochs), row)
     records.check_whole(record.run)
     for name, value in zip(checksums.RUN_COLUMNS, row, strict=True):
         if isinstance(value, float | int) and not -(2**63) <= value < 2**63:  # a text of digits may be any number

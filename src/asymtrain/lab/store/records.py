@@ -6,13 +6,16 @@ would poison every table made from it. It is read where its checksums are right 
 
 import base64
 import dataclasses
+import gc
 import json
 import math
 import reprlib
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from types import NoneType
 from typing import Any
 
 from asymtrain.lab.runs import Epoch, Run, RunSpec
@@ -22,8 +25,6 @@ from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.provenance import Provenance
 
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
-_NUMBERS = EPOCH_COLUMNS[1:]  # the first is the epoch's own
-_numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 _order = attrgetter("dataset", "arch", "variant", "seed")
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
@@ -58,12 +59,17 @@ def check_whole(run: Run) -> None:
         raise ValueError(f"the history of {run.spec.id} is not epochs 1 to {run.spec.epochs} in order: {numbers}")
     if run.outcome == "finished" and len(numbers) != run.spec.epochs:
         raise ValueError(f"{run.spec.id} is called finished after {len(numbers)} of {run.spec.epochs} epochs")
-    for epoch in run.history:
-        for name, value in zip(_NUMBERS, _numbers_of(epoch), strict=True):
+    for name, column in zip(EPOCH_COLUMNS, zip(*run.history, strict=True), strict=False):
+        kinds = set(map(type, column))
+        values = column if kinds == {float} else [value for value in column if value is not None]
+        # By the column: a study has millions of numbers. What is wrong with one is looked for where something is.
+        if kinds <= {float, int, *([] if name in _REQUIRED else [NoneType])} and all(map(math.isfinite, values)):
+            continue
+        for epoch, value in enumerate(column, 1):
             if value is None and name not in _REQUIRED:
                 continue
             if not isinstance(value, float | int) or not math.isfinite(value):
-                raise ValueError(f"{name} of epoch {epoch.epoch} of {run.spec.id} is {value!r}, not a finite number")
+                raise ValueError(f"{name} of epoch {epoch} of {run.spec.id} is {value!r}, not a finite number")
 
 
 def spec_row(spec: RunSpec) -> tuple[Any, ...]:
@@ -116,7 +122,7 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
     cursor = connection.execute(f"INSERT INTO runs ({_RUN_LIST}) VALUES ({marks})", run_row(record))
     marks = ", ".join("?" * len(EPOCH_COLUMNS))
     statement = f"INSERT INTO epochs (run_id, {_EPOCH_LIST}) VALUES ({cursor.lastrowid}, {marks})"
-    epochs = [epoch_row(epoch) for epoch in record.run.history]
+    epochs = epoch_rows(record.run)
     connection.executemany(statement, epochs)
     key = Key(record.run.spec.id, "", record.attempt)
     checksums.add(connection, "run", key)
@@ -127,6 +133,25 @@ def select_records(
     connection: sqlite3.Connection, ids: Collection[str] | None = None, *, every_attempt: bool = False
 ) -> tuple[list[Record], list[Damage]]:
     """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged."""
+    with uncollected():
+        return _select_records(connection, ids, every_attempt)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collections: they go through all epochs again and again, and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _select_records(
+    connection: sqlite3.Connection, ids: Collection[str] | None, every_attempt: bool
+) -> tuple[list[Record], list[Damage]]:
     runs, damaged = checksums.select_intact(connection, "run", ids)
     if not every_attempt:
         runs, damaged = checksums.keep_latest(runs, damaged)
@@ -135,7 +160,7 @@ def select_records(
     specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
     order = {spec_id: number for number, spec_id in enumerate(specs)}
     found = [
-        make_record(specs[key.spec_id], tuple(Epoch(*epoch) for epoch in histories[key]), row[-len(RUN_COLUMNS) :])
+        make_record(specs[key.spec_id], tuple(map(Epoch._make, histories[key])), row[-len(RUN_COLUMNS) :])
         for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
     ]
     return found, [*damaged, *damaged_histories]
@@ -151,9 +176,12 @@ def run_row(record: Record) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
+def epoch_rows(run: Run) -> list[tuple[Any, ...]]:
     """The values of `EPOCH_COLUMNS`, every measured number a float."""
-    return (epoch.epoch, *[None if value is None else float(value) for value in _numbers_of(epoch)])
+    _, *columns = zip(*run.history, strict=True) if run.history else ((),)
+    if all(set(map(type, column)) <= {float, NoneType} for column in columns):
+        return list(run.history)
+    return [(number, *[None if v is None else float(v) for v in values]) for number, *values in run.history]
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:

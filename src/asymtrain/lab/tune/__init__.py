@@ -1,29 +1,23 @@
-"""Which branches for my model? A race of candidates against Plain, and a confirmation on fresh seeds.
+"""Do branches help my model? The recommended ones against the baseline, in pairs, and then alternatives against them.
 
-    question.py    the training that is asked about, the candidates, and the runs that answer
-    rule.py        who stays in the race, and the verdict: every threshold, and pure functions
-    planning.py    what fits into the time
-    results.py     what a set of runs says: a pure function
-    running.py     train what is missing; the plan is kept in tune.json
-    snippet.py     the winner as code, and a check that nothing is left of it
-    answer.py      `Tuned`: the answer, its tables, figures and page
+question.py    the training that is asked about, the branches for it, and the runs that answer
+rule.py        the verdict and the plan: every threshold, and pure functions
+race.py        what a set of runs says, and what is missing: a pure function
+running.py     train what is missing; the plan is kept in tune.json
+snippet.py     the branches as code, and a check that nothing is left of them
+answer.py      `Tuned`: the answer, its tables, figures and page
 
-    question = Question(base, minutes=30)                     # base: the Asymmetric run, with its epochs
-    result = run_tune(question, store=path, out=folder)       # the same call goes on where it stopped
-
-The race sees validation images alone, the confirmation fresh seeds and the test images: its interval is that of pairs
-which took no part in the choice.
+question = Question(base, (RECOMMENDED, *ALTERNATIVES), minutes=30)  # base: the Asymmetric run, with its epochs
+result = run_tune(question, store=path, out=folder)                  # the same call goes on where it stopped
 """
 
-from asymtrain.lab.tune.answer import Tuned
-from asymtrain.lab.tune.planning import RacePlan, Rung, Timing, make_plan
-from asymtrain.lab.tune.question import CANDIDATES, EPOCHS, MINUTES, Question, as_candidates
-from asymtrain.lab.tune.results import Race, RungResult, replay
-from asymtrain.lab.tune.rule import RULE, Rule, Ruling, Standing, is_moving, judge, survivors
-from asymtrain.lab.tune.running import read_tune, run_tune, without_equals
+from asymtrain.lab.tune.answer import Tuned, write_tuned
+from asymtrain.lab.tune.question import ALTERNATIVES, EPOCHS, MINUTES, Question, as_candidates
+from asymtrain.lab.tune.race import Pairs, Race, replay
+from asymtrain.lab.tune.rule import RULE, Plan, Ruling, Timing, judge, make_plan
+from asymtrain.lab.tune.running import default_of, run_tune, without_equals
 
 __all__ = [
-    "CANDIDATES", "EPOCHS", "MINUTES", "RULE", "Question", "Race", "RacePlan", "Rule", "Ruling", "Rung", "RungResult",
-    "Standing", "Timing", "Tuned", "as_candidates", "is_moving", "judge", "make_plan", "read_tune", "replay",
-    "run_tune", "survivors", "without_equals",
+    "ALTERNATIVES", "EPOCHS", "MINUTES", "RULE", "Pairs", "Plan", "Question", "Race", "Ruling", "Timing", "Tuned",
+    "as_candidates", "default_of", "judge", "make_plan", "replay", "run_tune", "without_equals", "write_tuned",
 ]  # fmt: skip

@@ -1,14 +1,4 @@
-"""Train what a question still needs, within its time.
-
-    timing         all candidates and Plain, one seed, two epochs      what an epoch takes
-    plan           rungs and confirmation that fit into the time       written at once, and not changed later
-                   without a limit nothing is timed: all of them
-                   in a short tune neither: one pair for each candidate, and nothing after
-    rungs          one call of `execute` each                          validation accuracy; no test image is seen
-    confirmation   the winner and Plain, fresh seeds, all images       test accuracy
-
-What comes next is a function of the plan and of the runs alone (`results.replay`): after a kill the same call goes on.
-"""
+"""Train what a question still needs, within its time; `race.replay` says what comes next."""
 
 import json
 import math
@@ -16,37 +6,29 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import failure_reasons, stored_runs
 from asymtrain.lab.texts import counted
-from asymtrain.lab.tune.answer import Tuned
-from asymtrain.lab.tune.planning import (
-    RacePlan,
-    Timing,
-    confirmation_seconds,
-    make_plan,
-    race_seconds,
-    short_plan,
-    whole_plan,
-)
+from asymtrain.lab.tune.answer import Tuned, plan_words
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.results import Race, replay
-from asymtrain.lab.tune.rule import RULE
+from asymtrain.lab.tune.race import Race, replay, timing_specs
+from asymtrain.lab.tune.rule import RULE, Plan, Timing, make_plan, race_epochs
 from asymtrain.lab.tune.snippet import AttachCall, attach_code, check_removal
 
 if TYPE_CHECKING:
+    from asymtrain.lab.data import Dataset
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-Progressing = Callable[["Progress"], None]
+LEAST_LEFT = 0.02  # of the minutes: with less nothing begins
 
 
 @dataclass
@@ -63,15 +45,15 @@ class Stopwatch:
         if epochs > (self.seen[-1][1] if self.seen else 0):
             self.seen.append((self.clock(), epochs))
 
-    def timing(self, runs: int) -> Timing | None:
+    def timing(self) -> Timing | None:
         """From the first report to the last; what came before the first is the start. None without any report."""
         if not self.seen:
             return None
         (first, before), (last, after) = self.seen[0], self.seen[-1]
         if after == before:
-            return Timing((first - self.start) / before, 0.0, runs)  # the start is in it
+            return Timing((first - self.start) / before, 0.0)  # the start is in it
         epoch = (last - first) / (after - before)
-        return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
+        return Timing(epoch, max(0.0, first - self.start - before * epoch))
 
 
 def run_tune(
@@ -80,7 +62,7 @@ def run_tune(
     store: Path | None = None,
     out: Path | None = None,
     data_root: Path | None = None,
-    progress: Progressing = lambda state: None,
+    progress: "Callable[[Progress], None]" = lambda state: None,
     on_stage: Callable[[str], None] = lambda words: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     **options: Any,
@@ -89,32 +71,34 @@ def run_tune(
 
     With `out` the plan is in its tune.json as soon as it is made, and a call with the same question follows it.
     `progress` is called with the time left of all of it, `on_stage` with what begins, and `on_run` with each run, how
-    many of its stage are there, and how many the stage has. `options` are those of `executors.execute`.
+    many of its stage are there, and how many the stage has. `options` are those of `executors.execute`. After Ctrl-C
+    the answer so far is returned, as one that was `interrupted`.
     """
     from asymtrain.lab import executors
+    from asymtrain.lab.devices import default_device
+    from asymtrain.lab.machine import cores
 
-    check_data(question, data_root)
+    dataset = check_data(question, data_root)
     if out is not None:
         read_plan(out, question)  # refuses another question before anything is written
-    executors.check_sources(question.timing_specs(), store, data_root=data_root)  # also where everything is stored
-    with _alone_in(out), executors.Workers() as workers:
-        timing, plan = (None, None) if out is None else read_plan(out, question)
-        where = {"store": store, "data_root": data_root, **options, "workers": workers}
-        largest = largest_classes(question, data_root)  # which may take a while, before the clock starts
-        work = _Training(question, where, timing, progress, on_stage, on_run)
-        if plan is not None:
-            work.runs |= _stored(store, question.timing_specs() if timing else [])
-        elif (plan := work.make_plan()) is not None and plan.rungs and out is not None:
-            write_json(out, describe(replay(question, plan, work.runs, largest), work.timing, work.runs, data_root))
-        race, asked = replay(question, plan, work.runs, largest), set[str]()
-        while wanted := [spec for spec in race.missing if spec.id not in asked]:
-            asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
-            work.train(wanted, stage_words(race), race)
-            race = replay(question, plan, work.runs, largest)
-        if race.missing:
-            failure = _failure(store, race.missing, work.note)
-            race = replace(race, failure=failure, out_of_time=not failure and question.minutes is not None)
-        return describe(race, work.timing, work.runs, data_root)
+    pair = [question.spec(one, 1, 0) for one in (None, question.default)]
+    executors.check_sources(pair, store, data_root=data_root)  # also where everything is stored
+    here = default_device(options.get("device")).type
+    # A GPU trains several pairs at a time, always as many: each number would be compiled anew.
+    batch = RULE.pairs if here == "cuda" else max(1, min(RULE.pairs, cores() // 2))
+    with _alone_in(out):
+        work = _Work(question, dataset, batch, progress, on_stage, on_run, {"store": store, "data_root": data_root})
+        interrupted = False
+        try:
+            with executors.Workers() as workers:
+                work.where |= {**options, "workers": workers}
+                work.go_on(out)
+        except KeyboardInterrupt:
+            interrupted = True
+        race = replace(work.race, failure=_failure(store, work.race.missing, work.note))
+        late = bool(race.missing) and not interrupted and not race.failure and question.minutes is not None
+        result = describe(replace(race, out_of_time=late), work.timing, work.runs, dataset, check=not interrupted)
+        return replace(result, interrupted=interrupted)
 
 
 @contextmanager
@@ -144,114 +128,118 @@ def _alone_in(out: Path | None) -> Iterator[None]:
 
 
 @dataclass
-class _Training:
-    """The runs of a question, trained until its time is over. `where` are further arguments of `execute`."""
+class _Work:
+    """The runs of a question, trained until it is answered or its time is over."""
 
     question: Question
-    where: Mapping[str, Any]
-    timing: Timing | None
-    progress: Progressing
+    dataset: "Dataset"
+    batch: int
+    progress: "Callable[[Progress], None]"
     on_stage: Callable[[str], None]
     on_run: Callable[[Run, int, int], None]
+    where: dict[str, Any]  # further arguments of `execute`
     runs: dict[str, Run] = field(default_factory=dict)
+    timing: Timing | None = None
+    plan: Plan | None = None
     note: str = ""  # the last
 
     def __post_init__(self) -> None:
         self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
         self.deadline = time.monotonic() + self.limit
+        self.largest = self.dataset.train.largest_class, self.dataset.test.largest_class
+        self.racing = True
 
-    def train(self, specs: list[RunSpec], words: str, race: Race | None = None, share: float = 1.0) -> Stopwatch:
-        """Add the runs of these specs, which a race is missing."""
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    @property
+    def race(self) -> Race:
+        return replay(self.question, self.plan, self.runs, self.largest, racing=self.racing, batch=self.batch)
+
+    def go_on(self, out: Path | None) -> None:
+        """Until nothing is missing, or time is over, or what is missing does not come."""
+        if out is not None:
+            self.timing, self.plan = read_plan(out, self.question)
+            timed = timing_specs(self.question, RULE.pairs)
+            self.runs |= _stored(self.where["store"], [spec for both in timed for spec in both])
+        planned = self.plan is not None
+        if self.plan is None and self.question.minutes is None:
+            self.plan = Plan(self.question.base.epochs)
+        asked, begun, race = set[str](), "", self.race
+        while wanted := [spec for spec in race.missing if spec.id not in asked]:
+            asked.update(spec.id for spec in wanted)
+            if race.stage == "race" and self.racing and not race.rungs[0][0].n and not self._holds_race():
+                self.racing = False
+                race = self.race
+                continue
+            self.runs |= _stored(self.where["store"], wanted)
+            if any(spec.id not in self.runs for spec in wanted):
+                if self.left <= LEAST_LEFT * self.limit < math.inf:
+                    return
+                if race.stage != begun:
+                    self.on_stage(stage_words(race))
+                begun = race.stage
+                watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
+                self.timing = watch.timing() if self.plan is None else self.timing
+            if self.plan is None:
+                self.timing = self.timing or _timing_of(self.runs.values())
+                if self.timing is None:
+                    return
+                self.plan = make_plan(self.timing, self.left, self.question.base.epochs)
+                self.on_stage(plan_words(self.question, self.plan, self.timing))
+                begun = ""
+            if out is not None and not planned:
+                write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
+            planned, race = True, self.race
+
+    def _holds_race(self) -> bool:
+        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
+        if self.timing is None or self.plan is None or self.left == math.inf:
+            return True
+        others, is_open = len(self.question.candidates) - 1, self.race.is_open
+        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.left
+
+    def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
+        """Add the runs of these specs; stop where the stage is decided before all of them have come."""
         from asymtrain.lab import executors
 
         watch = Stopwatch()
-        self.runs |= _stored(self.where["store"], specs)
-        specs = [spec for spec in specs if spec.id not in self.runs]
-        left = min(self.deadline - watch.start, share * self.limit)
-        if left <= 0 or not specs:
-            return watch
 
         def update(state: "Progress") -> None:
             self.note = state.note or self.note
             watch.update(state.epochs_here)
-            known = self.timing or watch.timing(len(specs))
-            if state.seconds_left is not None and race is not None and known is not None:
-                state = replace(state, seconds_left=state.seconds_left + seconds_after(race, known))
-            self.progress(state)
+            self.progress(state if self.left == math.inf else replace(state, seconds_left=max(0.0, self.left)))
 
-        minutes = None if left == math.inf else left / 60
-        trained = executors.execute(specs, minutes=minutes, progress=update, **self.where)  # refuses before a word
-        self.on_stage(words)
-        for done, run in enumerate(trained, 1):
-            self.runs[run.spec.id] = run
-            self.on_run(run, done, len(specs))
+        minutes = None if self.left == math.inf else self.left / 60
+        with closing(executors.execute(specs, minutes=minutes, progress=update, **self.where)) as trained:  # type: ignore[type-var]
+            for done, run in enumerate(trained, 1):
+                self.runs[run.spec.id] = run
+                self.on_run(run, done, len(specs))
+                if race.stage in ("pairs", "fresh", "more") and self.race.stage != race.stage:
+                    break
         return watch
 
-    def make_plan(self) -> RacePlan | None:
-        """What fits into the time, by what two epochs take; without a limit and in a short tune nothing is timed."""
-        asked = {"candidates": len(self.question.candidates), "epochs": self.question.base.epochs}
-        if self.question.short or self.question.minutes is None:
-            self.timing = None
-            return short_plan(**asked) if self.question.short else whole_plan(**asked, seeds=self.question.seeds)
-        timed = self.question.timing_specs()
-        words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
-        measured = self.train(timed, words, share=RULE.timing_share).timing(len(timed))
-        # A second timing is of the rest alone, and would miss a part of the start.
-        self.timing = self.timing or measured or _timing_of(self.runs.values())
-        left = self.deadline - time.monotonic()
-        return None if self.timing is None else make_plan(self.timing, left, **asked, seeds=self.question.seeds)
 
+def default_of(base: RunSpec, data_root: Path | None = None) -> Candidate:
+    """The recommended configuration for a model: a weaker one where branches read convolutions."""
+    from torch.nn import Conv1d, Conv2d, Conv3d
 
-def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
-    """Where a question stands by its store and its plan; nothing is trained."""
-    timing, plan = read_plan(out, question)
-    runs = _stored(store, [] if question.minutes is None or question.short else question.timing_specs())
-    largest = largest_classes(question, data_root)
-    while True:
-        race = replay(question, plan, runs, largest)
-        found = _stored(store, race.missing)
-        if not found:
-            return describe(race, timing, runs, data_root)
-        runs |= found
-
-
-def check_data(question: Question, data_root: Path | None = None) -> None:
-    """Refuse what has too few images to choose by, or to confirm on."""
     from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import build_module, build_network
 
-    dataset = load_for(question.base, data_root)
-    least = RULE.least_held_out
-    if (held_out := _held_out(len(dataset.train))) < least:
-        raise UsageError(
-            f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and {least} "
-            f"or more are needed: give at least {5 * least} training images, or "
-            f"{25 * least // 4} images in all where no test set comes with them"
-        )
-    if not question.short and len(dataset.test) < least:
-        raise UsageError(
-            f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {least} or more are "
-            "needed: give more test images"
-        )
-
-
-def largest_classes(question: Question, data_root: Path | None = None) -> tuple[float, float]:
-    """The share of the largest class among the training images, of which the race holds some out, and the tested."""
-    from asymtrain.lab.engine import load_for
-
-    dataset = load_for(question.base, data_root)
-    return dataset.train.largest_class, dataset.test.largest_class
+    dataset = load_for(base, data_root)
+    points, module = build_network(base, dataset).points, build_module(base, dataset)
+    layers = [part for point in points for part in module.get_submodule(point).modules()]
+    wide = any(max(part.kernel_size) > 1 for part in layers if isinstance(part, Conv1d | Conv2d | Conv3d))
+    return RECOMMENDED_ON_CONVOLUTIONS if wide else RECOMMENDED
 
 
 def without_equals(question: Question, data_root: Path | None = None) -> Question:
-    """The question without candidates that a model of few layers makes equal; of equal ones the first stays.
-
-    In a model with two layers the later one is the middle one.
-    """
+    """The question without candidates that a model of few layers makes equal; of equal ones the first stays."""
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_layers
 
-    if all(candidate.layers == "all" for candidate in question.candidates):
-        return question
     check_data(question, data_root)
     count = len(build_network(question.base, load_for(question.base, data_root)).points)
     different: dict[tuple[Candidate, range], Candidate] = {}
@@ -260,42 +248,57 @@ def without_equals(question: Question, data_root: Path | None = None) -> Questio
     return replace(question, candidates=tuple(different.values()))
 
 
-def read_plan(out: Path, question: Question) -> tuple[Timing | None, RacePlan | None]:
+def check_data(question: Question, data_root: Path | None = None) -> "Dataset":
+    """Refuse what has too few images to choose by, or to test on."""
+    from asymtrain.lab.engine import load_for
+
+    dataset, least = load_for(question.base, data_root), RULE.least_held_out
+    if (held_out := _held_out(len(dataset.train))) < least:
+        raise UsageError(
+            f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and {least} "
+            f"or more are needed: give at least {5 * least} training images, or "
+            f"{25 * least // 4} images in all where no test set comes with them"
+        )
+    if len(dataset.test) < least:
+        raise UsageError(
+            f"pairs would be compared on {counted(len(dataset.test), 'test image')}, and {least} or more are needed: "
+            "give more test images"
+        )
+    return dataset
+
+
+def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None]:
     """What a call with the same question timed and planned in this folder; another question is refused.
 
-    As long as no race fits, other minutes and seeds are the same question, and so is a short tune; after that one
-    the race still has a plan of its own. A race that was run serves more seeds of the confirmation, which an answer
-    may ask for.
+    Minutes may differ. Where they would let pairs be at least twice as long, as after a first look of a minute, the
+    plan is made anew; else it stays, and all pairs count.
     """
     try:
         document = json.loads((out / JSON).read_bytes())
         asked, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
-        plan = RacePlan.from_dict(planned) if planned and planned["rungs"] else None
-        if asked["short"] and not question.short:
-            plan = None
-        free = ("minutes", "seeds", "short") if plan is None else ("minutes",) if asked["short"] else ()
-        asked |= {name: getattr(question, name) for name in free}
-        if plan is not None and not question.short and plan.seeds < question.seeds:
-            seconds = None
-            if timing is not None:
-                confirmation = confirmation_seconds(plan.epochs, question.seeds, timing)
-                seconds = race_seconds(plan.rungs, timing) + confirmation
-            asked["seeds"], plan = question.seeds, replace(plan, seeds=question.seeds, seconds=seconds)
+        plan = Plan.from_dict(planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
         here, there = ours["base"], asked["base"]
         # In the order of a spec: what was typed comes before what follows from it.
         differing = [name for name in RunSpec.__dataclass_fields__ if here.get(name) != there.get(name)]
+        differing += [name for name in ours if name != "minutes" and ours[name] != asked.get(name)]
+        minutes = asked["minutes"]
     except FileNotFoundError:
         return None, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UsageError(
             f"{out / JSON} cannot be read ({type(problem).__name__}): give another folder with --out"
         ) from problem
-    if asked != ours:
-        differing += [name for name in ours if ours[name] != asked.get(name)]
-        words = next(iter(differing), "question").replace("_", " ")
+    if differing:
+        words = differing[0].replace("_", " ")
         raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
+    if plan is not None and question.minutes != minutes:
+        epochs = question.base.epochs
+        longer = Plan(epochs)
+        if question.minutes is not None and timing is not None:
+            longer = make_plan(timing, 60 * question.minutes, epochs)
+        plan = longer if longer.epochs >= 2 * plan.epochs else plan
     return timing, plan
 
 
@@ -305,54 +308,45 @@ def write_json(out: Path, result: Tuned) -> None:
     write_files(out, {JSON: json_text(result.to_dict())})
 
 
-def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_root: Path | None) -> Tuned:
+def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], dataset: "Dataset", *, check: bool) -> Tuned:
     """A race with what the answer needs beside it: layers, code and its check, what the model and the data are."""
-    from asymtrain.lab.comparisons import chance_limit
-    from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_layers
 
-    question = race.question
-    dataset = load_for(question.base, data_root)
-    layers: tuple[str, ...] = ()
+    question, candidate = race.question, race.best.candidate
+    spec = replace(question, base=race.base).spec(candidate, question.base.epochs, 0)
+    network = build_network(spec, dataset)
+    layers = tuple(network.points[k] for k in chosen_layers(len(network.points), spec.layers))
     code, removal = "", None
-    if race.winner is not None:
-        spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
-        network = build_network(spec, dataset)
-        layers = tuple(network.points[k] for k in chosen_layers(len(network.points), spec.layers))
-        if race.ruling.verdict in ("helps", "likely helps"):
-            of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
-            layout = network.layout if of_backbone else spec.layout
-            attached = AttachCall(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
-            code = attach_code(attached)
-            code = code if race.ruling.is_settled else f"# Not confirmed: {race.ruling.reason}.\n{code}"
-            try:
-                removal = check_removal(attached, dataset)
-            except Exception as problem:  # a failed check must not discard the answer
-                message = f"what the branches leave behind could not be checked: {error_line(problem)}"
-                warnings.warn(message, UsageWarning, stacklevel=2)
-    held_out = _held_out(len(dataset.train))
+    if race.ruling.verdict in ("helps", "likely helps"):
+        of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
+        layout = network.layout if of_backbone else spec.layout
+        attached = AttachCall(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
+        code = attach_code(attached)
+        code = code if race.ruling.is_settled else f"# Not settled: {race.ruling.reason}.\n{code}"
+        try:
+            removal = check_removal(attached, dataset) if check else None
+        except Exception as problem:  # a failed check must not discard the answer
+            message = f"what the branches leave behind could not be checked: {error_line(problem)}"
+            warnings.warn(message, UsageWarning, stacklevel=2)
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
-    images, about = (held_out, len(dataset.test)), describe_model(question.base.arch)
-    chance = float(chance_limit(dataset.classes, largest_classes(question, data_root)[1]))
-    return Tuned(race, timing, ordered, layers, code, *images, chance, removal, about)
+    images = _held_out(len(dataset.train)), len(dataset.test)
+    return Tuned(race, timing, ordered, layers, code, *images, removal, describe_model(question.base.arch))
 
 
 def stage_words(race: Race) -> str:
-    assert race.plan is not None
-    if race.winner is not None:
-        plan = race.plan
-        return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
-    rung, racing = race.rungs[-1].rung, len(race.rungs[-1].entries)
-    size = f"{counted(racing, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
-    return f"{race.stage.removeprefix('the ').capitalize()}: {size}"
-
-
-def seconds_after(race: Race, timing: Timing) -> float:
-    """What the plan has for all that follows the stage under way."""
-    plan = race.plan
-    if plan is None or race.winner is not None or race.question.short:
-        return 0.0
-    return race_seconds(plan.rungs[len(race.rungs) :], timing) + confirmation_seconds(plan.epochs, plan.seeds, timing)
+    """What begins, in words."""
+    default, plan = race.question.default.label, race.plan
+    if plan is None:
+        return f"Timing: {default} and the baseline, {counted(race.first.epochs, 'epoch')}"
+    length = counted(plan.epochs, "epoch")
+    if race.stage == "rates":
+        return f"The baseline did not learn: trying lower learning rates, {counted(plan.short, 'epoch')} each"
+    if race.stage == "race":
+        others = counted(len(race.question.candidates) - 1, "alternative")
+        return f"Race: {others} against the default, short pairs of {counted(plan.short, 'epoch')}"
+    if race.stage == "fresh" and race.winner is not None:
+        return f"Confirmation: {race.winner.label}, the default and the baseline on fresh seeds, {length}"
+    return f"{'More pairs' if race.stage == 'more' else 'Pairs'}: {default} and the baseline, {length} each"
 
 
 def _held_out(images: int) -> int:
@@ -363,7 +357,7 @@ def _timing_of(runs: Iterable[Run]) -> Timing | None:
     """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
     timed = [run for run in runs if run.history]
     epochs = sum(len(run.history) for run in timed)
-    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed)) if epochs else None
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:

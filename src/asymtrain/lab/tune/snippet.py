@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.recipes import FIELDS
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 
@@ -14,17 +13,17 @@ if TYPE_CHECKING:
     from asymtrain.branches import Branches
     from asymtrain.lab.data import Dataset
 
-# What `alpha_at` of the engine computes, for the epochs from 0 on.
+# What `alpha_at` of the engine computes, as a value of `attach` that `branches.step` evaluates.
 _SCHEDULES = {
-    "constant": "{alpha:g}",
-    "linear": "{alpha:g} * (1 - epoch / epochs)",
-    "cosine": "{alpha:g} * 0.5 * (1 + math.cos(math.pi * epoch / epochs))",
-    "early": "{alpha:g} * (epoch < epochs / 2)",
+    "constant": "{:.4g}",
+    "linear": "lambda progress: {:.4g} * (1 - progress)",
+    "cosine": "Falling({:.4g})",
+    "early": "lambda progress: {:.4g} * (progress < 0.5)",
 }
 _CHECKED = 64  # images, at most, that the removal is checked with
 # What the code has of a recipe; the other parts are the user's, as are controls.
-_WRITTEN = ("learning_rate", "weight_decay")
-_LEFT_OUT = ("branch_labels", "branch_weights", "signal", *(f for f in FIELDS if f not in _WRITTEN))
+_WRITTEN = ("learning_rate", "weight_decay", "batch")
+_LEFT_OUT = ("branch_labels", "branch_weights", "signal", "balance", *(f for f in FIELDS if f not in _WRITTEN))
 
 
 @dataclass(frozen=True)
@@ -37,30 +36,37 @@ class AttachCall:
     pool: str = "mean"
     layout: str = ""
 
+    @property
+    def strength(self) -> float:
+        """The spec's alpha in the library's unit: losses summed over classes, and averaged over layers."""
+        from asymtrain.objectives import find_objective
+
+        spec = self.spec
+        by_class = getattr(find_objective(spec.objective), "class_reduction", spec.class_reduction)
+        factor = {("mean", "sum"): 1 / self.classes, ("sum", "mean"): self.classes}
+        layers = len(self.layers) if spec.layer_reduction == "sum" else 1
+        return spec.alpha * layers * factor.get((spec.class_reduction, by_class), 1)
+
     def source(self) -> dict[str, str]:
         """The arguments as source text; `x` and `labels` are variables of the user's."""
         spec = self.spec
         head = "Linear(prior(labels))" if spec.bias == "prior" else _literal(spec.head)
         if spec.redundancy > 1:
             head = f"Parallel({spec.redundancy}, {head}, {_literal(spec.activation)})"
-        objective = _literal(spec.objective)
-        if spec.objective != "softmax":
-            objective = f"{spec.objective.title()}(class_reduction={_literal(spec.class_reduction)})"
         arguments = {
             "sample": "x",
             "classes": str(self.classes),
             "at": _literal(list(self.layers)),
-            "preset": _literal("paper"),
-            "objective": objective,
+            "objective": _literal(spec.objective),
             "head": head,
+            "strength": _SCHEDULES[spec.alpha_schedule].format(self.strength),
         }
         arguments |= {"pool": _literal(self.pool)} if self.pool != "mean" else {}
         return arguments | ({"layout": _literal(self.layout)} if self.layout else {})
 
     def call(self, model: "nn.Module", sample: "Tensor", labels: "Tensor") -> "Branches":
-        """Attach as the source text does."""
+        """Attach as the source text does, at the strength of the first step."""
         from asymtrain.branches import Linear, Parallel, attach, prior
-        from asymtrain.objectives import find_objective
 
         spec = self.spec
         head = Linear(prior(labels)) if spec.bias == "prior" else spec.head
@@ -69,9 +75,9 @@ class AttachCall:
             sample,
             self.classes,
             at=list(self.layers),
-            preset="paper",
-            objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
+            objective=spec.objective,
             head=Parallel(spec.redundancy, head, spec.activation),
+            strength=self.strength,
             pool=self.pool,  # type: ignore[arg-type]  # a spec has no other names
             layout=self.layout or None,
         )
@@ -83,26 +89,22 @@ def attach_code(attached: AttachCall) -> str:
     It takes `model`, `loader` and, for the bias of the classes' shares, `labels`: those of the training set.
     """
     spec = attached.spec
-    candidate = Candidate.of(spec)
     arguments = attached.source()
     text = " ".join(arguments.values())
-    names = ", ".join(name for name in ("Linear", "Parallel", "prior") if f"{name}(" in text)
-    needed = [f"from asymtrain.branches import {names}"] if names else []
-    objective, has_settings, _ = arguments["objective"].partition("(")
-    needed += [f"from asymtrain.objectives import {objective}"] if has_settings else []
-    alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
+    names = ", ".join(name for name in ("Falling", "Linear", "Parallel", "prior") if f"{name}(" in text)
     missing = {name: value for name in _LEFT_OUT if (value := getattr(spec, name)) != DEFAULTS[name]}
     rest = ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in missing.items()
     )
-    settings = f"lr={spec.learning_rate:g}, weight_decay={spec.weight_decay:g}"
+    settings = f"lr={spec.learning_rate:.3g}, weight_decay={spec.weight_decay:g}"
     lines = [
-        *([f"# Measured with {rest}:", "# these parts of the training are left out here."] if missing else []),
-        *(["import math", ""] if "math." in alpha else []),
+        f"# Measured with batch {spec.batch}, learning rate {spec.learning_rate:.3g}, {spec.epochs} epochs and "
+        f"{spec.precision}" + ("; with" if missing else "."),
+        *([f"# {rest}:", "# these parts of the training are left out here."] if missing else []),
         "import torch",
         "import torch.nn.functional as F",
         "from asymtrain import attach",
-        *needed,
+        *([f"from asymtrain.branches import {names}"] if names else []),
         "",
         "x, _ = next(iter(loader))  # `model` and `loader` are yours"
         + (", and `labels`, those of the training set" if "prior(" in text else ""),
@@ -115,9 +117,9 @@ def attach_code(attached: AttachCall) -> str:
         ")",
         f"epochs = {spec.epochs}",
         "for epoch in range(epochs):",
-        f"    alpha = {alpha}",
+        *(["    branches.step(epoch / epochs)"] if spec.alpha_schedule != "constant" else []),
         "    for x, y in loader:",
-        "        loss = F.cross_entropy(model(x), y) + alpha * branches.loss(y)",
+        "        loss = F.cross_entropy(model(x), y) + branches.loss(y)",
         "        optimizer.zero_grad()",
         "        loss.backward()",
         "        optimizer.step()",
@@ -180,7 +182,7 @@ def check_removal(attached: AttachCall, dataset: "Dataset") -> Removal:
         optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=spec.learning_rate)
         states.append(state(model, optimizer))
         y = labels[torch.as_tensor(first)]
-        (F.cross_entropy(read_logits(model(images)), y) + spec.alpha * branches.loss(y)).backward()
+        (F.cross_entropy(read_logits(model(images)), y) + branches.loss(y)).backward()
         optimizer.step()
         branches.strip(optimizer)
         states.append(state(model, optimizer))

@@ -155,7 +155,7 @@ def resonant(one, cosines, gains):
     runs = {}
     for plain, asymmetric, cosine, gain in zip(one.plain, one.asymmetric, cosines, gains, strict=True):
         ends = Epoch(2, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 0.1)
-        runs[plain.id] = Run(plain, (dataclasses.replace(ends, epoch=1, test_accuracy=None), ends))
+        runs[plain.id] = Run(plain, (ends._replace(epoch=1, test_accuracy=None), ends))
         history = [
             Epoch(number, 1.0, 0.5, 0.5, 0.5, test, cosine, cosine, cosine, 0.1, conflict=float(cosine < 0),
                   main_norm=2.0, auxiliary_norm=norm)

@@ -148,7 +148,7 @@ def test_last20_is_the_mean_test_accuracy_of_the_last_20_epochs(readings, known)
         tested = [epoch.test_accuracy for epoch in known.runs[spec_id].history]
         assert effect.plain[i] == pytest.approx(sum(tested) / len(tested))  # the tiny study has fewer epochs than 20
     run = known.runs[effect.spec_ids[0]]
-    epochs = [dataclasses.replace(run.history[0], test_accuracy=share) for share in (0.9, *[0.1] * 10, *[0.2] * 10)]
+    epochs = [run.history[0]._replace(test_accuracy=share) for share in (0.9, *[0.1] * 10, *[0.2] * 10)]
     assert accuracy(dataclasses.replace(run, history=tuple(epochs)), READINGS["last20"]) == pytest.approx(0.15)
 
 

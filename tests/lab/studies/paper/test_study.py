@@ -163,7 +163,7 @@ def test_an_estimate_rests_on_like_runs_where_there_are_some():
     like = estimate([spec, spec], known, "cuda", 2, small=False)
     assert (like.like, like.seconds) == (2, pytest.approx(200 * 2.0))
     assert "like runs" in like.basis
-    slow = Run(dataclasses.replace(spec, seed=43), tuple(dataclasses.replace(one, seconds=9.0) for one in history))
+    slow = Run(dataclasses.replace(spec, seed=43), tuple(one._replace(seconds=9.0) for one in history))
     beside = Snapshot({**known.runs, "y": dataclasses.replace(slow, device="NVIDIA H200")})  # other work on the GPU
     assert estimate([spec, spec], beside, "cuda", 2, small=False) == like
     # A CPU's seconds say nothing of a GPU's.

@@ -1,6 +1,5 @@
 """Stores of the practice study with invented numbers: what is trained does not matter to what is selected and shown."""
 
-import dataclasses
 import math
 import random
 
@@ -20,7 +19,7 @@ def invented_run(spec, gain):
         accuracy = 0.5 * (1 - math.exp(-3 * number / spec.epochs)) + gain(spec) + noise
         test = accuracy if spec.test == "every" else None
         made = invented_epoch(number, accuracy, test, 0.1 if spec.redundancy else None)
-        return dataclasses.replace(made, validation_accuracy=accuracy if spec.validation == "split" else None)
+        return made._replace(validation_accuracy=accuracy if spec.validation == "split" else None)
 
     history = tuple(epoch(number) for number in range(1, spec.epochs + 1))
     return Run(spec, history, calibration_error=0.1 - gain(spec) if spec.test == "every" else None)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.search.stages import with_settings
 from asymtrain.lab.statistics import Interval, t_interval
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, accuracy
 from asymtrain.lab.studies.paper.numbers import Hyperparameters, Printed, cells
@@ -46,22 +45,19 @@ def compare(
     auxiliary: Mapping[str, Any] | None = None,
     *,
     plain_values: Hyperparameters | None = None,
-    plain_settings: Mapping[str, float] | None = None,
     paper: str | None = None,
     **fields: Any,
 ) -> PairedCell:
     """The comparison of one backbone, dataset and setting over the study's seeds.
 
-    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own,
-    `plain_settings` what else it alone has (dropout, label smoothing).
+    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own.
     `paper` is the label of the paper's cell where it is not `label`; `auxiliary` and `fields` as in `asymmetric_spec`.
     """
     plain: tuple[RunSpec, ...] = ()
     asymmetric: tuple[RunSpec, ...] = ()
     if values is not None:
         fields = {**reading.both, **fields}
-        without = plain_spec(study, arch, dataset, plain_values or values, **fields)
-        plain = over_seeds(study, with_settings(without, plain_settings or {}))
+        plain = over_seeds(study, plain_spec(study, arch, dataset, plain_values or values, **fields))
         branched = asymmetric_spec(study, reading, arch, dataset, values, redundancy, auxiliary, **fields)
         asymmetric = over_seeds(study, branched)
     return PairedCell(label, heading, arch, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)

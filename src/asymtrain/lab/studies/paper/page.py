@@ -15,11 +15,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure, Headline
-from asymtrain.lab.report.live import embed, packed_script
-from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
 from asymtrain.lab.studies.paper import verdicts
 from asymtrain.lab.studies.paper.contradictions import Contradiction, contradictions, single_activation
@@ -65,6 +62,9 @@ def write_paper(
     Kinds are "page" (paper.html), "json" (paper.json: the `document`), the name of each figure, and for each table its
     name with .md, .tex and .csv. Without the `specs` behind the results the page has their ids alone.
     """
+    from asymtrain.lab.report.drawing import as_file  # here: matplotlib is loaded to draw, not to print
+    from asymtrain.lab.report.page import json_text, write_files
+
     document_text = json_text(document(results, judgements, study))
     results = [with_useful_columns(result) for result in results]
     shown = tested_by(results, judgements)
@@ -98,6 +98,9 @@ def verdict_page(study: Scope, known: Snapshot) -> JudgedPage:
 
 def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
     """The verdicts and their history as tables, and the figure of effects, as `write_paper` names them."""
+    from asymtrain.lab.report.drawing import as_file
+    from asymtrain.lab.report.page import write_files
+
     tables = (verdict_table(judgements), history_table(judgements))
     texts = {
         f"{NAME}-{table.name}.{ending}": write(table) for table in tables for ending, (_, write) in FORMATS.items()
@@ -124,7 +127,6 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
             "precision": study.precision,
             "readings": [reading.name for reading in study.readings],
             "hyperparameters": study.hyperparameters,
-            "fair": study.fair,
             "stand_in": study.stand_in,
         },
         "claims": [
@@ -157,6 +159,10 @@ def render_paper(
     drawings: Mapping[str, str] | None = None,
 ) -> str:
     """`drawings` are its figures by name where they are already drawn."""
+    from asymtrain.lab.report.drawing import is_wide
+    from asymtrain.lab.report.live import embed, packed_script
+    from asymtrain.lab.report.page import render_template
+
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
     trained = {  # ids of specs that have been trained or measured, of recipes without numbers that lead to them
@@ -211,6 +217,8 @@ def _tables(results: Sequence[RecipeResult]) -> list[Table]:
 
 
 def _drawings(figures: Iterable[Figure]) -> dict[str, str]:
+    from asymtrain.lab.report.drawing import draw
+
     return {figure.name: draw(figure) for figure in figures if not figure.missing}
 
 

@@ -188,7 +188,6 @@ class Scope:
     data: Literal["stand-in", "cifar"] = "stand-in"  # what the scale says, or real images also at the scale `quick`
     # Where the paper gives none (CIFAR-10, Table 16): those that our search finds, or Table 13's.
     hyperparameters: Literal["searched", "paper"] = "searched"
-    fair: bool = False  # do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `searches`)?
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", self.seeds or self.sizes.seeds)
@@ -200,10 +199,6 @@ class Scope:
         for name, known in (("data", ("stand-in", "cifar")), ("hyperparameters", ("searched", "paper"))):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
-        if self.fair and self.hyperparameters == "paper":
-            raise UsageError(
-                "--fair gives Plain trials in a search, --hyperparameters paper makes none: drop one of them"
-            )
 
     @property
     def search_epochs(self) -> int:

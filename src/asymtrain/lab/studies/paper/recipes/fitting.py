@@ -3,7 +3,9 @@ images rather than how well it does then: an effect at the last epoch cannot tel
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -47,7 +49,8 @@ def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
     return rows
 
 
-def _tested(specs: Sequence[RunSpec], alpha: float | None = None) -> tuple[RunSpec, ...]:
+@lru_cache(maxsize=2_000)  # asked for again and again, and each spec is checked as it is made
+def _tested(specs: tuple[RunSpec, ...], alpha: float | None = None) -> tuple[RunSpec, ...]:
     return tuple(
         dataclasses.replace(spec, test="every", alpha=spec.alpha if alpha is None else alpha) for spec in specs
     )
@@ -74,6 +77,8 @@ LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
     "Equal fit": equally_fitted,
 }
 
+Seen = Mapping[str, Mapping[str, Effect | None]]  # by the label of the cell, then by look
+
 
 def effect(known: Snapshot, comparison: PairedCell, look: str) -> Effect | None:
     """The effect by one of `LOOKS`; in a pair with a diverged run, that run counts at chance accuracy."""
@@ -96,26 +101,28 @@ def needs(study: Scope, known: Snapshot) -> Needs:
 def make(study: Scope, known: Snapshot) -> RecipeOutput:
     """A table for each of the paper's, and a sentence for each."""
     rows = {table: comparisons(study, known, table) for table in TABLES}
-    notes = [_sentence(known, *item) for item in rows.items()]
+    cells = chain.from_iterable(rows.values())
+    seen = {cell.label: {look: effect(known, cell, look) for look in LOOKS} for cell in cells}
+    notes = [_sentence(seen, *item) for item in rows.items()]
     return RecipeOutput(
-        tuple(_table(study, known, *item) for item in rows.items()), notes=tuple(note for note in notes if note)
+        tuple(_table(study, known, seen, *item) for item in rows.items()), notes=tuple(note for note in notes if note)
     )
 
 
-def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[PairedCell]) -> Table:
+def _table(study: Scope, known: Snapshot, seen: Seen, table: str, rows: Sequence[PairedCell]) -> Table:
     looks = [column for look in LOOKS for column in (percent(look), percent(f"Interval, {look.lower()}"))]
     columns = (*sides(), *looks, number("Best: Plain", 0), number("Best: Asymmetric", 0), N)
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        effects = [effect(known, row, look) for look in LOOKS]
+        effects = [*seen[row.label].values()]
         last = effects[0]
         if last is None:
             return missing_cells(len(columns))
         ids = last.spec_ids
         values: list[Cell] = [Cell(mean_of(last.plain), ids[::2]), Cell(mean_of(last.asymmetric), ids[1::2])]
-        for seen in effects:
-            assert seen is not None, "one look has pairs, so all have"
-            values += [Cell(improvement(seen), ids), Cell(ends_of(interval(seen, family)), ids)]
+        for one in effects:
+            assert one is not None, "one look has pairs, so all have"
+            values += [Cell(improvement(one), ids), Cell(ends_of(interval(one, family)), ids)]
         for side in zip(*pairs_of(known, row), strict=True):
             epochs = [int(np.argmax(accuracies)) + 1 for run in side if (accuracies := tested(run))]
             values.append(Cell(mean_of(epochs) if epochs else None, tuple(run.spec.id for run in side)))
@@ -127,12 +134,12 @@ def _table(study: Scope, known: Snapshot, table: str, rows: Sequence[PairedCell]
     return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
 
 
-def _sentence(known: Snapshot, table: str, rows: Sequence[PairedCell]) -> str:
+def _sentence(seen: Seen, table: str, rows: Sequence[PairedCell]) -> str:
     """Of how many cells the interval excludes 0, by each look; nothing without intervals."""
     parts, count = [], 0
     for look in LOOKS:
-        effects = [seen for row in rows if (seen := effect(known, row, look))]
-        intervals = [ends for seen in effects if (ends := interval(seen, len(rows))) is not None]
+        effects = [one for row in rows if (one := seen[row.label][look])]
+        intervals = [ends for one in effects if (ends := interval(one, len(rows))) is not None]
         above, below, count = sum(e.low > 0 for e in intervals), sum(e.high < 0 for e in intervals), len(intervals)
         parts.append(f"{look.lower()} {above} above and {below} below 0")
     name = f"Table {table.removeprefix('table')}"

@@ -1,22 +1,13 @@
 """Table 13: the settings that a three-stage search chooses, beside the paper's."""
 
-from asymtrain.lab.report.table import Cell, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.search import Search, SearchResult
 from asymtrain.lab.studies.paper.comparisons import needs_of
 from asymtrain.lab.studies.paper.numbers import all_hyperparameters, note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
-from asymtrain.lab.studies.paper.searches import (
-    TRIAL,
-    extra_trials,
-    gains_table,
-    gold_search,
-    state_of,
-    trial_cells,
-    trials,
-    trials_table,
-)
+from asymtrain.lab.studies.paper.searches import gold_search, state_of, trials
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, shown_dataset
-from asymtrain.lab.studies.paper.tables import NOTHING, arch_cell, headings_of, number
+from asymtrain.lab.studies.paper.tables import NOTHING, N, arch_cell, headings_of, number
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 
@@ -24,16 +15,12 @@ DATASETS = ("cifar100", "cifar10")
 FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
 
 
-def searches(study: Scope, *, fair: bool = False) -> dict[tuple[str, str], Search]:
-    return {(dataset, arch): gold_search(study, arch, dataset, fair=fair) for dataset in DATASETS for arch in ARCHS}
+def searches(study: Scope) -> dict[tuple[str, str], Search]:
+    return {(dataset, arch): gold_search(study, arch, dataset) for dataset in DATASETS for arch in ARCHS}
 
 
 def needs(study: Scope, known: Snapshot) -> Needs:
-    trials_of = [trials(search, known) for search in searches(study).values()]
-    if study.fair:
-        fair = searches(study, fair=True)
-        trials_of += [extra_trials(search, fair[case], known) for case, search in searches(study).items()]
-    return needs_of(study, [], *trials_of)
+    return needs_of(study, [], *(trials(search, known) for search in searches(study).values()))
 
 
 def make(study: Scope, known: Snapshot) -> RecipeOutput:
@@ -41,20 +28,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
     edges = sum(name in stage.edges for stage, name in chosen)
     notes = (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
-    tables = (_chosen(study, states), _tried(study, states), *_fair_tables(study, known))
-    return RecipeOutput(tables, notes=notes)
-
-
-def _fair_tables(study: Scope, known: Snapshot) -> tuple[Table, ...]:
-    if not study.fair:
-        return ()
-    states = [
-        ((Cell(shown_dataset(study, dataset)), arch_cell(arch)), state_of(search, known))
-        for (dataset, arch), search in searches(study, fair=True).items()
-    ]
-    headings = ("Data", "Backbone")
-    gains = gains_table("table13-fair", headings, states, study.search_epochs)
-    return gains, trials_table("table13-fair-trials", headings, states)
+    return RecipeOutput((_chosen(study, states), _tried(study, states)), notes=notes)
 
 
 def _chosen(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
@@ -86,19 +60,22 @@ def _chosen_cell(state: SearchResult, name: str) -> Cell:
 
 
 def _tried(study: Scope, states: dict[tuple[str, str], SearchResult]) -> Table:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for (dataset, arch), state in states.items():
         head = (Cell(shown_dataset(study, dataset)), arch_cell(arch))
         for stage in state.stages:
             for trial in stage.trials:
                 settings = ", ".join(f"{value:g}" for value in trial.settings.values())
-                rows.append((*head, Cell(stage.stage.name), Cell(settings), *trial_cells(stage, trial)))
+                accuracy = Cell(missing=True) if trial.mean is None else Cell(trial.mean, trial.spec_ids)
+                count = Cell(trial.n, trial.spec_ids) if trial.n else Cell(missing=True)
+                chosen = Cell("chosen" if stage.chosen == trial.settings else "")
+                rows.append((*head, Cell(stage.stage.name), Cell(settings), accuracy, count, chosen))
         for later in [stage for stages in state.search.rounds for stage in stages][len(state.stages) :]:
             rows.append((*head, Cell(later.name), *missing_cells(3), Cell("")))
     return Table(
         "table13-trials",
         "What the search tried",
-        (*headings_of(("Data", "Backbone", "Stage", "Value")), *TRIAL),
+        (*headings_of(("Data", "Backbone", "Stage", "Value")), number("Validation accuracy"), N, Column("")),
         tuple(rows),
         note_text("table13-trials", epochs=study.search_epochs, seeds=", ".join(map(str, study.sizes.search_seeds))),
     )

@@ -1,13 +1,12 @@
 """Table 16: three branches, all or one active, each side with settings of its own."""
 
-from asymtrain.lab.report.table import Table
 from asymtrain.lab.studies.paper import searches
 from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, evidence_of, needs_of
-from asymtrain.lab.studies.paper.numbers import Hyperparameters, note_text
+from asymtrain.lab.studies.paper.numbers import Hyperparameters
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.searches import TRIED, dual_of
 from asymtrain.lab.studies.paper.study import ARCHS, Scope, readings_for, shown_dataset, table_values
-from asymtrain.lab.studies.paper.tables import arch_cell, effect_table
+from asymtrain.lab.studies.paper.tables import effect_table
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.models import display_name
@@ -15,8 +14,8 @@ from asymtrain.models import display_name
 ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 
 
-def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[PairedCell]:
-    """Six cells; with `fair` the same Asymmetric runs against a Plain that had as many trials.
+def comparisons(study: Scope, known: Snapshot) -> list[PairedCell]:
+    """Six cells.
 
     The activation is the table's own, and the losses' sum over classes would want a search of its own.
     """
@@ -24,32 +23,23 @@ def comparisons(study: Scope, known: Snapshot, *, fair: bool = False) -> list[Pa
     for reading in readings_for(study, TRIED, "accuracy"):
         for activation, auxiliary in ACTIVATIONS.items():
             for arch in ARCHS:
-                label = f"table16/{activation}/{arch}"
-                heading: tuple[str, ...] = (f"{activation} active", display_name(arch))
+                heading = (f"{activation} active", display_name(arch))
                 plain, asymmetric = _values(study, known, arch, activation)
-                settings = None
-                if fair:
-                    settings = searches.chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
-                    heading = (*heading, searches.regulariser_words(settings))
-                    asymmetric = None if settings is None else asymmetric
                 rows.append(
                     compare(
-                        study, reading, f"fair/{label}" if fair else label, heading, arch, "cifar100", asymmetric,
-                        TRIED, auxiliary, plain_values=plain, plain_settings=settings, paper=label,
+                        study, reading, f"table16/{activation}/{arch}", heading, arch, "cifar100", asymmetric,
+                        TRIED, auxiliary, plain_values=plain,
                     )
                 )  # fmt: skip
     return rows
 
 
 def needs(study: Scope, known: Snapshot) -> Needs:
-    rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
+    rows = comparisons(study, known)
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
     cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
     trials = [searches.trials(dual_of(study, *case), known) for case in cases]
-    if study.fair:
-        pairs = [(dual_of(study, *case), dual_of(study, *case, fair=True)) for case in cases]
-        trials += [searches.extra_trials(usual, fair, known) for usual, fair in pairs]
     return needs_of(study, rows, *trials)
 
 
@@ -64,23 +54,7 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
     note += " These are learning rate, weight decay and alpha."
     title = "Table 16: dual search, three branches"
     table = effect_table(known, rows, "table16", title, ("Branches", "Backbone"), note)
-    return RecipeOutput((table, *_fair_tables(study, known)), evidence=evidence_of(known, rows))
-
-
-def _fair_tables(study: Scope, known: Snapshot) -> tuple[Table, ...]:
-    if not study.fair:
-        return ()
-    rows = comparisons(study, known, fair=True)
-    note = note_text("table16-fair")
-    # Plain's trials do not depend on which branches are active: one search of each backbone has them all.
-    states = [((arch_cell(arch),), searches.state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
-    return (
-        effect_table(
-            known, rows, "table16-fair", "Table 16 against a Plain with as many trials",
-            ("Branches", "Backbone", "Plain with"), note,
-        ),
-        searches.trials_table("table16-fair-trials", ("Backbone",), states),
-    )  # fmt: skip
+    return RecipeOutput((table,), evidence=evidence_of(known, rows))
 
 
 def _values(

@@ -1,0 +1,262 @@
+"""What a set of runs says about a question: the pairs, the race, the answer, what is missing. Nothing here trains.
+
+    timing    the default and the baseline, two epochs                  what an epoch takes
+    rates     the baseline with its learning rate, a third, a tenth     only where it does not learn
+    pairs     the default and the baseline, seed by seed                until decided, eight at most
+    race      alternatives against the default, short pairs             each rung adds a seed and keeps the better half
+    fresh     the winner, the default and the baseline, fresh seeds     until decided, eight at most
+    more      further pairs of the default, while it is open            where there is no time for a race, or after it
+
+What comes next follows from the plan and the runs alone: after a kill the same call goes on.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.comparisons import chance_accuracy, chance_limit
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.statistics import sequential_interval
+from asymtrain.lab.tune.question import FRESH_SEED, PAIR_SEED, RACE_SEED, Question
+from asymtrain.lab.tune.rule import RULE, Plan, Ruling, judge, kept_of
+
+Stage = Literal["timing", "rates", "pairs", "race", "fresh", "more", "end"]
+MOST = 1000  # pairs
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Runs with a candidate's branches beside runs of the same seeds without them, or with others'."""
+
+    candidate: Candidate
+    epochs: int
+    seeds: tuple[int, ...] = ()
+    before: tuple[float, ...] = ()  # accuracy
+    after: tuple[float, ...] = ()
+    not_learnt: int = 0  # of `before`: diverged, or at chance
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return len(self.seeds)
+
+    @cached_property
+    def differences(self) -> tuple[float, ...]:
+        """In points of accuracy."""
+        return tuple(100 * (after - before) for before, after in zip(self.before, self.after, strict=True))
+
+    @property
+    def points(self) -> float:
+        return math.fsum(self.differences) / self.n if self.n else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the points, at any time; see `statistics.sequential`."""
+        return sequential_interval(self.differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        low, high = self.interval or (None, None)
+        rows = zip(self.seeds, self.before, self.after, strict=True)
+        return {
+            "candidate": self.candidate.fields(), "label": self.candidate.label, "epochs": self.epochs, "n": self.n,
+            "points": self.points if self.n else None, "points_low": low, "points_high": high,
+            "pairs": [dict(zip(("seed", "without", "with"), row, strict=True)) for row in rows],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """Where a question stands."""
+
+    question: Question
+    plan: Plan | None
+    stage: Stage
+    missing: tuple[RunSpec, ...]  # what the stage under way still needs
+    first: Pairs  # the default against the baseline; those that were timed where there are no others
+    rungs: tuple[tuple[Pairs, ...], ...] = ()  # alternatives against the default, on validation images; best first
+    winner: Candidate | None = None  # of the race, above the default there
+    second: Pairs | None = None  # it against the baseline, on fresh seeds
+    ahead: Pairs | None = None  # and against the default
+    rate: float | None = None  # the learning rate that was chosen, where the baseline did not learn with that asked for
+    rates: Mapping[float, float] = field(default_factory=dict)  # accuracy of the baseline by those that were tried
+    failure: str = ""  # why a run cannot be trained
+    out_of_time: bool = False
+
+    @property
+    def base(self) -> RunSpec:
+        """What was trained: as asked, with the learning rate that was chosen."""
+        return (self.question if self.rate is None else self.question.with_rate(self.rate)).base
+
+    @cached_property
+    def rulings(self) -> tuple[Ruling, Ruling | None]:
+        """On the default, and on the winner of the race."""
+        return self._ruling(self.first), self._ruling(self.second) if self.second and self.second.n else None
+
+    def _ruling(self, pairs: Pairs) -> Ruling:
+        return judge(pairs.differences, pairs.not_learnt, pairs.epochs, self.question.base.epochs)
+
+    @cached_property
+    def best(self) -> Pairs:
+        """What the answer is about: the default, unless the winner is clearly better or alone helps."""
+        first, second = self.rulings
+        if second is None or self.second is None or second.verdict not in ("helps", "likely helps"):
+            return self.first
+        low = self.ahead.interval[0] if self.ahead and self.ahead.interval else -math.inf
+        rank = ["likely helps", "helps"]
+        ranks = [rank.index(one.verdict) if one.verdict in rank else -1 for one in (first, second)]
+        return self.second if ranks[1] > ranks[0] or (ranks[1] == ranks[0] and low > 0) else self.first
+
+    @property
+    def ruling(self) -> Ruling:
+        """On what the answer is about."""
+        first, second = self.rulings
+        ruling = second if second is not None and self.best is self.second else first
+        return Ruling(ruling.verdict, "failed", self.failure) if self.failure and not self.first.n else ruling
+
+    @property
+    def is_open(self) -> bool:
+        return not self.ruling.is_settled and self.ruling.because != "not learnt"
+
+
+def replay(
+    question: Question,
+    plan: Plan | None,
+    runs: Mapping[str, Run],
+    largest: tuple[float, float] = (0.0, 0.0),
+    *,
+    racing: bool = True,
+    batch: int = 1,
+) -> Race:
+    """Go through the parts as far as these runs (by spec id) reach.
+
+    `largest` are the shares of the largest class among the training and the test images. Without `racing` the time
+    holds no race. `batch` pairs train at a time.
+    """
+
+    def compare(specs: Iterable[tuple[RunSpec, RunSpec]], candidate: Candidate, epochs: int) -> Pairs:
+        return compare_pairs([pair for pair in specs if all(spec.id in runs for spec in pair)], runs, candidate, epochs,
+                             largest)  # fmt: skip
+
+    asked, rate = question, None
+
+    def left(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+        return tuple(spec for spec in dict.fromkeys(specs) if spec.id not in runs)
+
+    short = timing_specs(question, RULE.pairs)
+    timed = compare(short, question.default, short[0][0].epochs)
+    if plan is None:
+        return Race(question, plan, "timing", left(spec for pair in short[:batch] for spec in pair), timed)
+
+    def next_pairs(n: int, specs_of: Callable[[int], Sequence[RunSpec]], most: int) -> tuple[RunSpec, ...]:
+        """The rest of the batch that was begun, or another one."""
+        return left(spec for i in range(min(most, batch * (n // batch + 1))) for spec in specs_of(i))
+
+    def pair(i: int) -> tuple[RunSpec, RunSpec]:
+        seed = PAIR_SEED + i
+        return tuple(question.spec(one, plan.epochs, seed) for one in (None, question.default))  # type: ignore[return-value]
+
+    first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
+    rates: dict[float, float] = {}
+    if not question.rate_given and 2 * (first.not_learnt if first.n else timed.not_learnt) > (first.n or timed.n):
+        # A rate that failed in the pairs themselves is not tried again.
+        tried = {share * question.base.learning_rate: share for share in RULE.rates[1 if first.n else 0 :]}
+        specs = {rate: question.race_spec(None, plan.short, RACE_SEED, learning_rate=rate) for rate in tried}
+        if missing := left(specs.values()):
+            return Race(question, plan, "rates", missing, first if first.n else timed)
+        rates = {rate: accuracy_of(runs[spec.id], largest[0]) for rate, spec in specs.items()}
+        limit = chance_limit(runs[next(iter(specs.values())).id].classes or math.inf, largest[0])
+        best = max(rates, key=lambda rate: rates[rate])
+        if rates[best] > limit:
+            question, rate = question.with_rate(best), best
+            first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
+
+    def made(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
+        return Race(asked, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
+
+    ruling = judge(first.differences, first.not_learnt, plan.epochs, question.base.epochs)
+    done = is_decided(first)
+    if ruling.because == "not learnt" and first.n >= min(batch, RULE.pairs):
+        return made("end", ())
+    if not done and first.n < RULE.most_pairs:
+        return made("pairs", next_pairs(first.n, pair, RULE.most_pairs))
+    rungs: list[tuple[Pairs, ...]] = []
+    living, winner = question.candidates[1:], None
+    for rung in range(RULE.rungs if racing and living else 0):
+        seeds = range(RACE_SEED, RACE_SEED + rung + 1)
+        of = {
+            one: [
+                tuple(question.race_spec(side, plan.short, seed) for side in (question.default, one)) for seed in seeds
+            ]
+            for one in living
+        }
+        compared = [compare(specs, one, plan.short) for one, specs in of.items()]  # type: ignore[arg-type]
+        compared.sort(key=lambda pairs: (-round(pairs.points, 9), pairs.candidate.cost))
+        rungs.append(tuple(compared))
+        if missing := left(spec for specs in of.values() for both in specs for spec in both):
+            return made("race", missing, rungs=tuple(rungs))
+        living = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
+        winner = living[0] if compared[0].points > 0 else None
+    raced: dict[str, Any] = {"rungs": tuple(rungs), "winner": winner}
+    if winner is not None:
+        trios = [[question.spec(one, plan.epochs, FRESH_SEED + i) for one in (None, question.default, winner)]
+                 for i in range(RULE.most_pairs)]  # fmt: skip
+        second = compare([(trio[0], trio[2]) for trio in trios], winner, plan.epochs)
+        ahead = compare([(trio[1], trio[2]) for trio in trios], winner, plan.epochs)
+        raced |= {"second": second, "ahead": ahead}
+        settled = is_decided(second) and is_decided(ahead)
+        if not settled and ahead.n < RULE.most_pairs:
+            return made("fresh", next_pairs(ahead.n, trios.__getitem__, RULE.most_pairs), **raced)
+    if not done and plan.pairs is not None:
+        first = compare(map(pair, range(MOST)), question.default, plan.epochs)
+        if not is_decided(first) and first.n < MOST:
+            return made("more", next_pairs(first.n, pair, MOST), **raced)
+    return made("end", (), **raced)
+
+
+def is_decided(pairs: Pairs) -> bool:
+    """Would more pairs of this length say nothing new?"""
+    return judge(pairs.differences, 0, pairs.epochs, pairs.epochs).is_settled
+
+
+def timing_specs(question: Question, batch: int) -> list[tuple[RunSpec, RunSpec]]:
+    """Pairs for as few epochs as show what one takes; as many as will train at a time, for which all is compiled."""
+    epochs = min(RULE.timing_epochs, question.base.epochs)
+    return [
+        (question.spec(None, epochs, RACE_SEED + i), question.spec(question.default, epochs, RACE_SEED + i))
+        for i in range(batch)
+    ]
+
+
+def compare_pairs(
+    specs: Sequence[tuple[RunSpec, RunSpec]],
+    runs: Mapping[str, Run],
+    candidate: Candidate,
+    epochs: int,
+    largest: tuple[float, float],
+) -> Pairs:
+    """Finished runs side by side, after the last epoch."""
+    both = [(runs[before.id], runs[after.id]) for before, after in specs]
+    share = [largest[spec.test != "never"] for spec, _ in specs]
+    sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
+    bad = sum(not has_learnt(pair[0], of) for pair, of in zip(both, share, strict=True))
+    shown = tuple(run for pair in both for run in pair)
+    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, shown)
+
+
+def accuracy_of(run: Run, largest: float) -> float:
+    """After the last epoch, of the images that the run was to be judged by; chance where it diverged."""
+    last = run.history[-1] if run.history else None
+    if run.outcome == "diverged" or last is None:
+        return float(chance_accuracy(run.classes or math.inf, largest))
+    accuracy = last.validation_accuracy if run.spec.test == "never" else last.test_accuracy
+    assert accuracy is not None
+    return accuracy
+
+
+def has_learnt(run: Run, largest: float) -> bool:
+    """Did it end above what always naming the largest class gives?"""
+    limit = chance_limit(run.classes or math.inf, largest)
+    return run.outcome != "diverged" and accuracy_of(run, largest) > limit
