@@ -75,7 +75,7 @@ def recommends(given: Mapping[str, Any], strength: object) -> bool:
 
     if strength is None:
         return not {*Candidate().fields(), "redundancy", "activation"}.intersection(given)
-    if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= strength < math.inf:
+    if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= float(strength) < math.inf:
         raise UsageError(f"strength must be a finite number of 0 or more, got {strength!r}")
     for name in ("alpha", "class_reduction", "layer_reduction", "balance"):
         if name in given:
