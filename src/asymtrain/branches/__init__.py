@@ -9,11 +9,12 @@ _heads.py       one layer's weights and logits        _tied.py      the model's 
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches                              _optimizers.py  their weights in optimizers
-_with_branches.py  WithBranches, WithLoss       _criterion.py  main and auxiliary loss as one
+_strength.py    how strong the losses are     _with_branches.py  WithBranches, WithLoss
+_criterion.py   main and auxiliary loss as one
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
-`prior`, `Parallel` and `Dense`. For tools on top of branches: the other names, which call a model without a trace, find
-the feature or the logits in what it gives, and make single heads.
+`prior`, `Parallel`, `Dense` and `Falling`. For tools on top of branches: the other names, which call a model without a
+trace, find the feature or the logits in what it gives, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
@@ -22,18 +23,29 @@ from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches
 from asymtrain.branches._criterion import Criterion
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
-from asymtrain.branches._heads import Linear, Parallel, check_weight_count, draw_branches, module_heads, prior
+from asymtrain.branches._heads import (
+    MAP_HEADS,
+    Linear,
+    Parallel,
+    check_weight_count,
+    draw_branches,
+    module_heads,
+    prior,
+)
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
+from asymtrain.branches._strength import Falling
 from asymtrain.branches._with_branches import LABELS, WithBranches, WithLoss
 
 __all__ = [
     "LABELS",
+    "MAP_HEADS",
     "PRESETS",
     "Branches",
     "Criterion",
     "Dense",
+    "Falling",
     "Linear",
     "Parallel",
     "PoolName",

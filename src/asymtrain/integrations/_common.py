@@ -33,12 +33,12 @@ def labels_of(batch: Any) -> Tensor:
 class Adapter:
     """The branches of a training: attached, their loss added, their strength moved, stripped.
 
-        take        the arguments of `attach`, and two more
-        attach      before anything of the training is compiled or wrapped
-        join        the optimizer has its state: their parameters go into it
-        add         in each step
-        step        after each step
-        strip       at the end
+    take        the arguments of `attach`, and two more
+    attach      before anything of the training is compiled or wrapped
+    join        the optimizer has its state: their parameters go into it
+    add         in each step
+    step        after each step
+    strip       at the end
     """
 
     branches: Branches | None = None  # those of the latest training

@@ -3,8 +3,8 @@
     task = BranchTask(ClassificationTask(...), sample=..., classes=...)     in train.py, where the task is made
     task.strip(optimizer)                                                   at its end
 
-timm builds the optimizer from `get_trainable_module()`, which is the model and its branches; it evaluates, averages (EMA)
-and saves `get_eval_model()`, which is the model alone.
+timm builds the optimizer from `get_trainable_module()`, which is the model and its branches. It evaluates, averages
+(EMA) and saves `get_eval_model()`, which is the model alone.
 """
 
 from typing import Any

@@ -1,14 +1,14 @@
 """Branches in the `Trainer` of Hugging Face transformers, and in its subclasses, such as those of TRL: one call.
 
-    trainer = Trainer(...)
-    add_branches(trainer, classes=4)
-    trainer.train()
+trainer = Trainer(...)
+add_branches(trainer, classes=4)
+trainer.train()
 
-    add_branches       attach; `compute_loss`, `log` and `train` of this one trainer are wrapped
-    compute_loss       the trainer's own loss + the auxiliary loss, in training alone
-    log                the losses of the branches and the gradient cosine stand beside `loss`
-    checkpoints        the model's and the optimizer's files are those of training without branches; theirs lie beside
-    train end          strip
+add_branches       attach; `compute_loss`, `log` and `train` of this one trainer are wrapped
+compute_loss       the trainer's own loss + the auxiliary loss, in training alone
+log                the losses of the branches and the gradient cosine stand beside `loss`
+checkpoints        the model's and the optimizer's files are those of training without branches; theirs lie beside
+train end          strip
 """
 
 import functools

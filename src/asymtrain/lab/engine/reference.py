@@ -292,6 +292,7 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
     branches = attach(
         model,
         at=list(network.points),
+        preset="paper",  # whose unit is that of a spec's alpha
         weights=1.0 if shares is None else dict(zip(network.points, shares[0].tolist(), strict=True)),
         sample=sample,
         classes=network.classes,
