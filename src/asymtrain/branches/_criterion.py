@@ -60,7 +60,7 @@ class Criterion(nn.Module):
         total = main + auxiliary
         if self._apart and total.requires_grad:
             # At the end of the backward that reaches it, when DDP has the model's gradients.
-            engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine = torch.autograd.Variable._execution_engine
             total.register_hook(lambda _: engine.queue_callback(self._average_gradients))
         return total
 

@@ -95,18 +95,20 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
             return own(model, inputs, return_outputs=return_outputs, **kwargs)
         trainer, count = self.trainer, kwargs.get("num_items_in_batch")
         targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
-        items = None if count is None else self.items_in(inputs)
-        if items is not None and self.ignores_count is None:
-            # A count with a gradient tells whether the loss depends on it.
-            kwargs["num_items_in_batch"] = count = torch.as_tensor(count).float().requires_grad_()
-        main, outputs = own(model, inputs, return_outputs=True, **kwargs)
-        if items is not None and self.ignores_count is None and main.requires_grad:
-            (found,) = torch.autograd.grad(main, count, retain_graph=True, allow_unused=True)
-            self.ignores_count = found is None
-        # This batch's share of the items in the step, where that is what the main loss is.
-        weight = None if items is None or self.ignores_count else items / torch.as_tensor(count).detach()
+        # This batch's share of the items in the step, where the main loss is that share of a mean over the step.
+        weight = None if count is None else self.items_in(inputs) / torch.as_tensor(count)
         if weight is not None and trainer.args.average_tokens_across_devices:
             weight = weight * trainer.accelerator.num_processes
+        asked = None
+        if weight is not None and self.ignores_count is None:
+            # A count with a gradient tells whether the loss depends on it.
+            kwargs["num_items_in_batch"] = asked = torch.as_tensor(count).float().requires_grad_()
+        main, outputs = own(model, inputs, return_outputs=True, **kwargs)
+        if asked is not None and main.requires_grad:
+            (found,) = torch.autograd.grad(main, asked, retain_graph=True, allow_unused=True)
+            self.ignores_count = found is None
+        if self.ignores_count:
+            weight = None
         step_ends = trainer.accelerator.sync_gradients
         logs = step_ends and (trainer.state.global_step + 1) % max(1, trainer.state.logging_steps) == 0
         total, logged = self.add(main, targets, trainer.model if logs else None, weight)
