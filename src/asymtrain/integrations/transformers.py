@@ -95,7 +95,7 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
             return own(model, inputs, return_outputs=return_outputs, **kwargs)
         trainer, count = self.trainer, kwargs.get("num_items_in_batch")
         targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
-        # This batch's share of the items in the step, where the main loss is that share of a mean over the step.
+        # Where the main loss of a batch is a sum over the count for the whole step, so is the auxiliary loss.
         weight = None if count is None else self.items_in(inputs) / torch.as_tensor(count)
         if weight is not None and trainer.args.average_tokens_across_devices:
             weight = weight * trainer.accelerator.num_processes
@@ -116,10 +116,12 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
         return (total, outputs) if return_outputs else total
 
     def items_in(self, inputs: Any) -> Tensor:
-        """The items of a batch, as the trainer counts them in those of a step."""
-        labels = inputs.get("shift_labels")
+        """The labels of a batch that its main loss sums over."""
+        assert self.branches is not None
+        labels: Tensor = inputs.get("shift_labels")
         if labels is None:
-            labels = inputs["labels"][..., 1:] if self.trainer._loss_shifts_labels else inputs["labels"]
+            labels = inputs["labels"]
+            labels = labels[:, self.branches.settings.shift :] if labels.ndim > 1 else labels
         return labels.ne(-100).sum()
 
     def log(self, own: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
