@@ -102,8 +102,10 @@ class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optiona
 
 
 def _progress(state: Any) -> float:
-    elapsed = state.get_elapsed_duration()
-    return 0.0 if elapsed is None else float(elapsed)
+    if state.max_duration.unit == "ep" and state.dataloader_len is not None:  # Composer counts whole epochs
+        epochs = state.timestamp.epoch.value + state.timestamp.batch_in_epoch.value / state.dataloader_len.value
+        return float(epochs / state.max_duration.value)
+    return float(state.get_elapsed_duration() or 0.0)
 
 
 def _bare(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches import Criterion, attach
+from asymtrain.branches import Criterion, attach, clean
 from asymtrain.errors import UsageError, how_to_install
 
 try:
@@ -56,6 +56,7 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
     def strip(self, optimizer: Any = None) -> None:
         """Take the branches off the model, and out of the optimizer."""
         self.branches.strip(optimizer)
+        clean(self.task)  # copies of the model (EMA) have hooks that do nothing
 
     def get_trainable_module(self, ema: bool = False) -> nn.Module | None:
         """What the optimizer trains: the model and its branches. An average is of the model alone."""
