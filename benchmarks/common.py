@@ -84,7 +84,7 @@ def plain_loop(
     if redundancy:
         sample = images[:2].float()
         where = {"at": list(model.points), "layout": model.layout, "pool": model.pool}
-        branches = attach(model, sample=sample, classes=CLASSES, head=Parallel(redundancy), **where)
+        branches = attach(model, sample=sample, classes=CLASSES, head=Parallel(redundancy), preset="paper", **where)
         parameters += branches.parameters()
     zeros = [(weight, torch.zeros_like(weight)) for weight in branches.parameters()] if weights_alone else []
     if weights_alone:

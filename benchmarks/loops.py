@@ -188,6 +188,7 @@ def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> tuple[nn.Mod
         at=list(network.points),
         sample=sample,
         classes=dataset.classes,
+        preset="paper",
         head=Parallel(spec.redundancy),
         pool=network.pool,
         layout=network.layout,

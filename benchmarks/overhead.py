@@ -125,7 +125,7 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
             form = practice_form(task, known)
             about = {"objective": form.objective, "bias": form.bias, "layers": form.layers}
-            head = {"head": Linear("prior")} if form.bias == "prior" else {}
+            head = {"head": Linear("prior") if form.bias == "prior" else "linear"}
             here = [at[k] for k in chosen_layers(len(at), form.layers)]
             forms = [(about, {"at": here, "objective": form.objective, **head, **read})]
             yield Case(name, model, x, CLASSES, forms)
@@ -219,9 +219,9 @@ def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str
             if branches is None or net is None:
                 return F.cross_entropy(model(x), y)
             if mode == "eager":
-                return F.cross_entropy(model(x), y) + 0.3 * branches.loss(y)
+                return F.cross_entropy(model(x), y) + branches.loss(y)
             output, logits = net(x)
-            return F.cross_entropy(output, y) + 0.3 * branches.loss(y, logits=logits)
+            return F.cross_entropy(output, y) + branches.loss(y, logits=logits)
 
     loss_of_step = torch.compile(loss) if mode == "compiled" else loss
 

@@ -82,27 +82,26 @@ def mean_iou(predicted: Tensor, masks: Tensor) -> float:
     return (both / either)[either > 0].mean().item()
 
 
-def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
-    """Mean IoU on unseen images and mean gradient cosine of one run; alpha 0 is Plain."""
+def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
+    """Mean IoU on unseen images and mean gradient cosine of one run; strength 0 is Plain."""
     torch.manual_seed(seed)
     model = UNet()
     images, masks = drawings(TRAIN_SIZE, seed)
     branches = None
-    if alpha:
-        branches = attach(
-            model, at="decoder.*", sample=images[:2], classes=CLASSES, preset="deep_supervision", seed=seed
-        )
+    if strength:
+        options = {"preset": "deep_supervision", "strength": strength, "seed": seed}
+        branches = attach(model, at="decoder.*", sample=images[:2], classes=CLASSES, **options)
     order = torch.Generator().manual_seed(seed)
 
     def batches() -> Iterator[tuple[tuple[Tensor], Tensor]]:
         for chosen in torch.randperm(len(images), generator=order).split(10):
             yield (images[chosen],), masks[chosen]
 
-    cosine = fit(model, branches, alpha, epochs, batches, lr=8e-3, last_lr=8e-4)
+    cosine = fit(model, branches, epochs, batches, lr=8e-3, last_lr=8e-4)
     unseen, wanted = drawings(300, seed=1)
     with torch.no_grad():
         return mean_iou(model.eval()(unseen).argmax(1), wanted), cosine
 
 
 if __name__ == "__main__":
-    main("U-Net", train, alpha=0.5, epochs=3, description=__doc__.splitlines()[0], measure=Measure("IoU"))
+    main("U-Net", train, strength=1.5, epochs=3, description=__doc__.splitlines()[0], measure=Measure("IoU"))

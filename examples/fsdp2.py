@@ -73,7 +73,7 @@ def train(rank: int, steps: int, folder: str) -> None:
         output, logits = net(tokens)
         main = F.cross_entropy(output, labels)
         optimizer.zero_grad()
-        (main + 0.3 * branches.loss(labels, logits=logits)).backward()
+        (main + branches.loss(labels, logits=logits)).backward()
         optimizer.step()
         losses.append(main.item())
 

@@ -81,8 +81,8 @@ class GraphNet(nn.Module):
         return self.head(global_mean_pool(x, index))
 
 
-def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
-    """Test accuracy and mean gradient cosine of one run; alpha 0 is Plain."""
+def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
+    """Test accuracy and mean gradient cosine of one run; strength 0 is Plain."""
     torch.manual_seed(seed)
     model = GraphNet()
     order = torch.Generator().manual_seed(seed)
@@ -90,17 +90,18 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
     first = next(iter(DataLoader(graphs(10, seed), batch_size=10)))
     here = {"index": first.batch}  # which node belongs to which graph, in the batch at hand
     branches = None
-    if alpha:
+    if strength:
         sample = (first.x, first.edge_index, first.batch)
         mean = lambda nodes: global_mean_pool(nodes, here["index"])  # noqa: E731
-        branches = attach(model, at="layers.*", sample=sample, classes=RULES, pool=mean, seed=seed)
+        options = {"preset": "paper", "head": "linear", "strength": strength, "seed": seed}
+        branches = attach(model, at="layers.*", sample=sample, classes=RULES, pool=mean, **options)
 
     def batches() -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
         for batch in loader:
             here["index"] = batch.batch
             yield (batch.x, batch.edge_index, batch.batch), batch.y
 
-    cosine = fit(model, branches, alpha, epochs, batches)
+    cosine = fit(model, branches, epochs, batches)
     test = next(iter(DataLoader(graphs(500, seed=1), batch_size=500)))
     with torch.no_grad():
         right = model.eval()(test.x, test.edge_index, test.batch).argmax(1) == test.y
@@ -108,4 +109,4 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
 
 
 if __name__ == "__main__":
-    main("Graph network", train, alpha=0.3, epochs=15, description=__doc__.splitlines()[0])
+    main("Graph network", train, strength=0.3, epochs=15, description=__doc__.splitlines()[0])

@@ -85,12 +85,12 @@ def pretrained(epochs: int) -> ViTForImageClassification:
         )
     )  # fmt: skip
     (images, labels), _ = shapes(0)
-    fit(model, None, 0.0, epochs, lambda: batches(images, labels, torch.default_generator), main_loss)
+    fit(model, None, epochs, lambda: batches(images, labels, torch.default_generator), main_loss)
     return model
 
 
-def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
-    """Test accuracy on the new kinds and mean gradient cosine of one run; alpha 0 is Plain."""
+def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
+    """Test accuracy on the new kinds and mean gradient cosine of one run; strength 0 is Plain."""
     model = copy.deepcopy(pretrained(epochs))
     torch.manual_seed(seed)
     model.classifier.reset_parameters()
@@ -99,15 +99,16 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
     order = torch.Generator().manual_seed(seed)
     few = torch.randperm(len(images), generator=order)[:TRAIN_SIZE]
     branches = None
-    if alpha:
+    if strength:
         inner = list(range(DEPTH - 1))  # blocks by number: their path is another in each version of transformers
-        branches = attach(model, at=inner, sample=images[:2], classes=CLASSES, pool="class_token", seed=seed)
+        options = {"preset": "paper", "head": "linear", "strength": strength, "seed": seed}
+        branches = attach(model, at=inner, sample=images[:2], classes=CLASSES, pool="class_token", **options)
     chosen = images[few], labels[few]
-    cosine = fit(model, branches, alpha, epochs, lambda: batches(*chosen, order), main_loss, lr=5e-3)
+    cosine = fit(model, branches, epochs, lambda: batches(*chosen, order), main_loss, lr=5e-3)
     with torch.no_grad():
         right = model.eval()(unseen).logits.argmax(1) == wanted
     return right.float().mean().item(), cosine
 
 
 if __name__ == "__main__":
-    main("ViT with LoRA", train, alpha=0.3, epochs=12, description=__doc__.splitlines()[0])
+    main("ViT with LoRA", train, strength=0.3, epochs=12, description=__doc__.splitlines()[0])

@@ -30,7 +30,7 @@ class Measure:
 
 ACCURACY = Measure("accuracy")
 Train = Callable[[int, float, int], tuple[float, float | None]]
-"""From a seed, alpha (0: Plain) and a number of epochs to the measure on unseen data and the mean gradient cosine."""
+"""From a seed, a strength (0: Plain) and a number of epochs to the measure on unseen data and the mean cosine."""
 Batches = Callable[[], Iterable[tuple[tuple[Tensor, ...], Tensor]]]
 """Gives the batches of an epoch: what the model is called with, and the labels."""
 
@@ -38,7 +38,6 @@ Batches = Callable[[], Iterable[tuple[tuple[Tensor, ...], Tensor]]]
 def fit(
     model: nn.Module,
     branches: Branches | None,
-    alpha: float,
     epochs: int,
     batches: Batches,
     main_loss: Callable[[Any, Tensor], Tensor] = F.cross_entropy,
@@ -60,7 +59,7 @@ def fit(
                 auxiliary = branches.loss(labels)
                 if i == 0:
                     log.add(alignment(loss, auxiliary, model))
-                loss = loss + alpha * auxiliary
+                loss = loss + auxiliary
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -71,21 +70,21 @@ def fit(
 
 
 def main(
-    label: str, train: Train, *, alpha: float, epochs: int, description: str | None, measure: Measure = ACCURACY
+    label: str, train: Train, *, strength: float, epochs: int, description: str | None, measure: Measure = ACCURACY
 ) -> None:
     """Read the options, train every pair, print the comparison."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
-    parser.add_argument("--alpha", type=float, default=alpha, help="weight of the auxiliary objective")
+    parser.add_argument("--strength", type=float, default=strength, help="of the branches beside the main loss")
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--quick", action="store_true", help="two seeds of one epoch: does it run?")
     options = parser.parse_args()
-    if options.seeds < 1 or options.epochs < 1 or not options.alpha > 0:
-        parser.error("--seeds and --epochs must be 1 or more, and --alpha above 0 (0 is Plain, which is always run)")
+    if options.seeds < 1 or options.epochs < 1 or not options.strength > 0:
+        parser.error("--seeds and --epochs must be 1 or more, and --strength above 0 (0 is Plain, which is always run)")
     seeds, epochs = (2, 1) if options.quick else (options.seeds, options.epochs)
     rows = []
     for seed in range(42, 42 + seeds):
-        for variant, weight in (("plain", 0.0), ("asymmetric", options.alpha)):
+        for variant, weight in (("plain", 0.0), ("asymmetric", options.strength)):
             value, cosine = train(seed, weight, epochs)
             run = {"id": f"{variant}-{seed}", "dataset": "example", "arch": label, "variant": variant, "seed": seed}
             rows.append({**run, "outcome": "finished", "test_accuracy": value, "mean_cosine": cosine})

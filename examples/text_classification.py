@@ -63,21 +63,22 @@ class Reader(nn.Module):
         return self.head(self.encoder(self.words(tokens) + self.positions).mean(1))
 
 
-def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
-    """Test accuracy and mean gradient cosine of one run; alpha 0 is Plain."""
+def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
+    """Test accuracy and mean gradient cosine of one run; strength 0 is Plain."""
     torch.manual_seed(seed)
     model = Reader()
     tokens, labels = texts(1500, seed)
     branches = None
-    if alpha:
-        branches = attach(model, at="encoder.layers.*", sample=tokens[:2], classes=DEPTHS, layout="BTD", seed=seed)
+    if strength:
+        options = {"preset": "paper", "head": "linear", "strength": strength, "seed": seed}
+        branches = attach(model, at="encoder.layers.*", sample=tokens[:2], classes=DEPTHS, layout="BTD", **options)
     order = torch.Generator().manual_seed(seed)
 
     def batches() -> Iterator[tuple[tuple[Tensor], Tensor]]:
         for chosen in torch.randperm(len(tokens), generator=order).split(50):
             yield (tokens[chosen],), labels[chosen]
 
-    cosine = fit(model, branches, alpha, epochs, batches)
+    cosine = fit(model, branches, epochs, batches)
     unseen, depths = texts(1000, seed=1)
     with torch.no_grad():
         accuracy = (model.eval()(unseen).argmax(1) == depths).float().mean().item()
@@ -85,4 +86,4 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
 
 
 if __name__ == "__main__":
-    main("Text transformer", train, alpha=0.3, epochs=8, description=__doc__.splitlines()[0])
+    main("Text transformer", train, strength=0.3, epochs=8, description=__doc__.splitlines()[0])

@@ -58,7 +58,7 @@ def fitted(example, monkeypatch):
         if draw := getattr(example, name, None):
             monkeypatch.setattr(example, name, lambda count, seed, draw=draw: draw(min(count, 300), seed))
 
-    def recorded(model, branches, alpha, epochs, batches, main_loss=F.cross_entropy, **more):
+    def recorded(model, branches, epochs, batches, main_loss=F.cross_entropy, **more):
         losses = []
 
         def loss(output, labels):
@@ -67,7 +67,7 @@ def fitted(example, monkeypatch):
             return value
 
         seen.append((model, branches, losses))
-        return fit(model, branches, alpha, epochs, batches, loss, **more)
+        return fit(model, branches, epochs, batches, loss, **more)
 
     monkeypatch.setattr(example, "fit", recorded)
     return seen
@@ -125,7 +125,7 @@ def test_pages_quote_their_scripts(name):
 @pytest.mark.slow
 @examples(*BY_ACCURACY)
 def test_it_prints_the_table_of_the_main_job(example, capsys):
-    example.main("The model", example.train, alpha=0.3, epochs=100, description=None)
+    example.main("The model", example.train, strength=0.3, epochs=100, description=None)
     printed = capsys.readouterr().out
     for column in COMPARISON:
         assert column.name in printed
@@ -134,18 +134,18 @@ def test_it_prints_the_table_of_the_main_job(example, capsys):
 
 
 @examples("text_classification")
-@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--alpha", "0"), ("--epochs", "-1")])
+@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--strength", "0"), ("--epochs", "-1")])
 def test_bad_options_are_refused(example, wrong, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["example", *wrong])
     with pytest.raises(SystemExit):
-        example.main("The model", example.train, alpha=0.3, epochs=1, description=None)
+        example.main("The model", example.train, strength=0.3, epochs=1, description=None)
     assert "must be 1 or more" in capsys.readouterr().err
 
 
 @examples(*BY_ACCURACY, *BY_MEASURE)
-def test_alpha_is_all_that_differs(example, fitted):
-    """A run is one of its seed and alpha, and the cosine is there where there are branches."""
-    plain, again, branched = (example.train(7, alpha, 1) for alpha in (0.0, 0.0, 0.5))
+def test_the_strength_is_all_that_differs(example, fitted):
+    """A run is one of its seed and strength, and the cosine is there where there are branches."""
+    plain, again, branched = (example.train(7, strength, 1) for strength in (0.0, 0.0, 0.5))
     assert plain == again
     assert plain[1] is None
     assert -1 <= branched[1] <= 1
@@ -167,7 +167,7 @@ def test_losses_fall(example, fitted):
 )
 def test_another_measure_has_a_table_too(example, fitted, seeds, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["example", "--seeds", str(seeds), "--epochs", "1"])
-    example.main("The model", example.train, alpha=0.3, epochs=9, description=None, measure=example.Measure("IoU"))
+    example.main("The model", example.train, strength=0.3, epochs=9, description=None, measure=example.Measure("IoU"))
     printed = capsys.readouterr().out
     for column in ("IoU", "Plain", "Asymmetric", "Difference", "95% interval", "Gradient cosine"):
         assert column in printed
@@ -258,7 +258,7 @@ def test_an_exit_answers_as_its_branch_does(example):
 
 @examples("language_model")
 def test_perplexity_by_depth(example, fitted, capsys):
-    values = {alpha: example.train(7, alpha, 3)[0] for alpha in (0.0, 1.0)}
+    values = {strength: example.train(7, strength, 3)[0] for strength in (0.0, 1.0)}
     (plain,), (branched,) = example.BY_DEPTH[False], example.BY_DEPTH[True]
     assert (plain[-1], branched[-1]) == (values[0.0], values[1.0])
     model = fitted[-1][0]

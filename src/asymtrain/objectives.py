@@ -157,9 +157,9 @@ class Distill(Softmax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _is_number(self.temperature) or not 0 < self.temperature < math.inf:
+        if not is_number(self.temperature) or not 0 < self.temperature < math.inf:
             raise UsageError(f"temperature must be a number above 0, got {self.temperature!r}")
-        if not _is_number(self.share) or not 0 <= self.share <= 1:
+        if not is_number(self.share) or not 0 <= self.share <= 1:
             raise UsageError(f"share must be a number from 0 (labels alone) to 1 (the model alone), got {self.share!r}")
 
     def losses(
@@ -262,7 +262,8 @@ def whole_number(what: str, value: object) -> int:
     return number
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, and no truth value."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -45,7 +45,13 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
     plain = mlp().eval()
 
     branches = attach(
-        model, batches[0], CLASSES, at=["1", "3"], head=Parallel(N, activation=activation, reduction=combine), seed=SEED
+        model,
+        batches[0],
+        CLASSES,
+        at=["1", "3"],
+        head=Parallel(N, activation=activation, reduction=combine),
+        preset="paper",
+        seed=SEED,
     )
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     heads = []

@@ -106,7 +106,7 @@ def test_values_for_each_class_and_pixel(unet: tuple[nn.Module, Tensor]) -> None
 
 def test_one_output_takes_targets_without_a_class_axis(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
-    branches = attach(model, x, at="down", objective=Huber(outputs=1), pool="none")
+    branches = attach(model, x, at="down", objective=Huber(outputs=1), strength=1, pool="none")
     depth = model(x).detach()[:, 0]
     expected = F.huber_loss(branches.logits()["down"], depth[:, None])
     assert torch.allclose(branches.loss(depth), expected)
@@ -187,7 +187,9 @@ def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
             return self.last(x.movedim(1, -1)).mean((1, 2)) + self.time(x.flatten(2).permute(2, 0, 1)).mean(0)
 
     model, x = Odd(), torch.randn(2, 3, 5, 4)
-    branches = attach(model, x, C, at=["last", "time"], pool="none", layout={"last": "BHWC", "time": "TBD"})
+    branches = attach(
+        model, x, C, at=["last", "time"], head="linear", pool="none", layout={"last": "BHWC", "time": "TBD"}
+    )
     model(x)
     logits = branches.logits()
     assert {name: tuple(values.shape) for name, values in logits.items()} == {"last": (2, C, 5, 4), "time": (2, 20, C)}
@@ -294,8 +296,9 @@ def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module
     model, tokens = language
     padding = torch.ones(3, 5)
     padding[0, 2:] = padding[1, 4:] = 0
-    pooled = attach(model, tokens, VOCABULARY, at="blocks.1", layout="BTD", mask=mask)
-    dense = attach(model, tokens, VOCABULARY, at="blocks.1", objective="softmax", layout="BTD", pool="none", mask=mask)
+    options = {"at": "blocks.1", "head": "linear", "strength": 1, "layout": "BTD", "mask": mask}
+    pooled = attach(model, tokens, VOCABULARY, **options)
+    dense = attach(model, tokens, VOCABULARY, objective="softmax", pool="none", **options)
     model(tokens, padding=padding)
     feature = model.blocks[1](model.words(tokens) + model.blocks[0](model.words(tokens)).relu())
     mean = torch.stack([feature[b, : int(padding[b].sum())].mean(0) for b in range(3)])
@@ -561,6 +564,7 @@ def test_a_decoder_has_padding_of_its_own() -> None:
     read[:, 2:] = written[1, 4:] = 0
     labels = torch.randint(1, 23, (3, 6))
     options = {"sample": {"input_ids": labels.flip(1), "labels": labels}, "classes": 23, "objective": "softmax"}
+    options |= {"head": "linear", "strength": 1}
     decoder = attach(model, at="decoder.block.0", pool="none", shift=0, **options)
     encoder = attach(model, at="encoder.block.0", **options)
     inputs = {**options["sample"], "attention_mask": read}
@@ -585,7 +589,7 @@ def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
     model = hugging_face("Bart", "ForSequenceClassification")
     text = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])
     sample = {"input_ids": text, "attention_mask": (text != 1).long()}
-    branches = attach(model, sample, 3, at="model.*coder.layers.0")
+    branches = attach(model, sample, 3, at="model.*coder.layers.0", head="linear")
     output = model(**sample, output_hidden_states=True)
     feature = output.decoder_hidden_states[1]
     rows = torch.stack([feature[0].mean(0), feature[1, :2].mean(0)])
@@ -646,7 +650,7 @@ def test_the_mask_of_the_text_is_not_that_of_the_image() -> None:
     model, mask = transformers.CLIPModel(config).eval(), torch.ones(3, 17, dtype=torch.int64)
     mask[1, 9:] = 0
     inputs = {"input_ids": torch.randint(2, 50, (3, 17)), "pixel_values": torch.randn(3, 3, 16, 16)}
-    branches = attach(model, {**inputs, "attention_mask": mask}, 4, at="*_model.encoder.layers.0")
+    branches = attach(model, {**inputs, "attention_mask": mask}, 4, at="*_model.encoder.layers.0", head="linear")
     output = model(**inputs, attention_mask=mask, output_hidden_states=True)
     feature = output.vision_model_output.hidden_states[1]
     text, image = branches.layers
@@ -662,7 +666,7 @@ def test_inputs_that_must_be_as_long_as_the_mask_hide_nothing(more: str) -> None
     sample = {"input_ids": torch.randint(23, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.int64)}
     sample["attention_mask"][1, 4:] = 0
     sample[more] = torch.zeros(3, 6, dtype=torch.int64)
-    branches = attach(model, sample, 4, at="bert.encoder.layer.0")
+    branches = attach(model, sample, 4, at="bert.encoder.layer.0", head="linear")
     feature = model(**sample, output_hidden_states=True).hidden_states[1]
     (head,) = branches.heads.values()
     (logits,) = branches.logits().values()

@@ -53,7 +53,7 @@ def test_a_submodules_call_is_not_a_forward() -> None:
 
 def test_the_latest_forward_counts_whatever_its_mode() -> None:
     model = mlp()
-    branches = attach(model, rows(), CLASSES, at="1")
+    branches = attach(model, rows(), CLASSES, at="1", head="linear")
     first, second = rows(), rows()
     model(first)
     with torch.no_grad():
@@ -180,7 +180,7 @@ class Counted:
 
 def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
     pool, model, x = Counted(), mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at="2", pool=pool)
+    branches = attach(model, x, CLASSES, at="2", head="linear", pool=pool)
     hook = branches._capture.layers["2"]
     with torch.no_grad():
         model(x)  # tells whether the model changes the output in place
@@ -203,7 +203,7 @@ def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=["0", "2"])  # nn.ReLU(inplace=True) comes after the first
+    branches = attach(model, x, CLASSES, at=["0", "2"], head="linear")  # ReLU(inplace=True) comes after the first
     for _ in range(3):
         x = rows()
         with mode():
@@ -216,9 +216,8 @@ def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: ty
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(
-        model, x, CLASSES, at="0", output=lambda output: output * 1
-    )  # nn.ReLU(inplace=True) comes after it
+    # nn.ReLU(inplace=True) comes after it.
+    branches = attach(model, x, CLASSES, at="0", head="linear", output=lambda output: output * 1)
     with mode():
         for _ in range(3):
             model(x)
@@ -256,7 +255,7 @@ class WritingSteps(nn.Module):
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], pool: Pool) -> None:
     model, x = WritingSteps(), rows()
-    branches = attach(model, x, CLASSES, at="steps.*", output="x", pool=pool)
+    branches = attach(model, x, CLASSES, at="steps.*", head="linear", output="x", pool=pool)
     with mode():
         for _ in range(3):
             given, expected = {"x": x}, {}
@@ -425,7 +424,7 @@ def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
 
 def test_of_several_calls_the_last_counts() -> None:
     model, x = Tied(), rows()
-    branches = attach(model, x, CLASSES, at="block")
+    branches = attach(model, x, CLASSES, at="block", head="linear")
     model(x)
     expected = model.block(model.block(model.stem(x))) @ branches.head("block").live.T
     assert torch.equal(branches.logits()["block"], expected)

@@ -97,14 +97,14 @@ def test_a_graph_that_is_kept_can_be_used_again() -> None:
     first = torch.autograd.grad(loss, model[0].weight, retain_graph=True)
     assert torch.equal(first[0], torch.autograd.grad(loss, model[0].weight)[0])
     # What is asked after the loss is still there.
-    assert torch.allclose(sum(branches.losses(targets()).values()), loss)
+    assert torch.allclose(branches.combine(branches.losses(targets())), loss)
     with torch.no_grad():
         assert branches.accuracies(targets())
 
 
 def test_targets_that_are_learnt_have_a_gradient() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=["1", "3"])
+    branches = attach(model, x, CLASSES, at=["1", "3"], head="linear", preset="paper")
     teacher = torch.zeros(len(x), CLASSES, requires_grad=True)
     model(x)
     branches.loss(teacher.sigmoid()).backward()
@@ -168,14 +168,12 @@ class Doubling(nn.Module):
 
 def test_a_layer_that_works_in_place_in_training_alone() -> None:
     model, x = Doubling(), rows()
-    branches = attach(model, x, CLASSES, at="layer")
+    branches = attach(model, x, CLASSES, at="layer", head="linear")
     for training in (False, True, True):
         model.train(training)
         model(x)
         expected = model.layer(x) @ branches.head("layer").live.T
-        assert torch.allclose(
-            branches.loss(targets()), sum(branches.losses(targets(), logits={"layer": expected}).values())
-        )
+        assert torch.allclose(branches.loss(targets()), branches.loss(targets(), logits={"layer": expected}))
 
 
 def test_a_change_in_place_that_comes_late_is_told() -> None:
@@ -227,16 +225,22 @@ def on_meta(widths: tuple[int, ...], x: Tensor, **options: object) -> tuple[nn.M
 
 
 @pytest.mark.parametrize(
-    ("widths", "x", "of_loss", "of_backward"),
+    ("widths", "x", "options", "of_loss", "of_backward"),
     [
         # Of four widths 4 products; of one width twelve means, and one product.
-        ((16, 12, 8, 6), rows(), 24, 21),
-        ((8,) * 12, torch.randn(3, 5, 7), 35, 33),
+        ((16, 12, 8, 6), rows(), {"head": "linear", "strength": 4}, 24, 21),
+        ((16, 12, 8, 6), rows(), {"head": "linear"}, 24, 21),
+        ((16, 12, 8, 6), rows(), {}, 24, 27),
+        ((8,) * 12, torch.randn(3, 5, 7), {"head": "linear"}, 35, 33),
+        ((8,) * 12, torch.randn(3, 5, 7), {}, 38, 47),
     ],
-    ids=["4 widths", "12 means"],
+    ids=["4 widths, whose shares are 1", "4 widths", "4 widths with biases", "12 means", "12 means with biases"],
 )
-def test_a_step_makes_few_calls(widths: tuple[int, ...], x: Tensor, of_loss: int, of_backward: int) -> None:
-    model, branches, x = on_meta(widths, x)
+def test_a_step_makes_few_calls(
+    widths: tuple[int, ...], x: Tensor, options: dict[str, object], of_loss: int, of_backward: int
+) -> None:
+    """A strength costs none."""
+    model, branches, x = on_meta(widths, x, **options)
     y = torch.zeros(3, dtype=torch.int64, device="meta")
     for _ in range(2):
         main = model(x).sum()
@@ -313,7 +317,7 @@ def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyP
     def check(batch: Tensor, labels: Tensor, branches: Branches = branches) -> None:
         model(batch)
         with torch.no_grad():
-            expected = sum(branches.losses(labels).values())
+            expected = branches.combine(branches.losses(labels))
         assert torch.allclose(branches.loss(labels), expected)
 
     for size in (3, 2, 3, 1):
@@ -344,7 +348,7 @@ def test_the_first_and_the_last_class_and_none_beyond(objective: str) -> None:
         model(x)
         y = torch.tensor(labels)
         with torch.no_grad():
-            expected = sum(sets[ignore_index].losses(y).values())
+            expected = sets[ignore_index].combine(sets[ignore_index].losses(y))
         fused = sets[ignore_index].loss(y)
         torch.testing.assert_close(fused.detach(), expected)
         return fused
@@ -372,7 +376,7 @@ def test_weights_that_are_computed_from_others() -> None:
         parametrize.register_parametrization(branches.head(layer), "bias", Doubled())
     model(x)
     after = branches.loss(targets())
-    assert torch.allclose(after, sum(branches.losses(targets()).values()))
+    assert torch.allclose(after, branches.combine(branches.losses(targets())))
     assert not torch.allclose(after, before)
 
 

@@ -120,6 +120,76 @@ def test_heads_that_keep_positions(head: str) -> None:
     assert torch.allclose(exits["convs.0"](output), branches.logits()["convs.0"], atol=1e-6)
 
 
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_a_tower_reads_maps_and_gives_rows(activation: str) -> None:
+    model, x = Cnn().eval(), images()
+    branches = attach(model, x, CLASSES, at="convs.0", head=Parallel(2, "tower", activation))
+    optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
+    model(x)
+    shape = (2, 3, CLASSES) if activation == "all" else (3, CLASSES)
+    assert {tuple(logits.shape) for logits in branches.logits().values()} == {shape}
+    (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+    assert model.convs[0].weight.grad.any()
+    assert all(parameter.grad.any() for parameter in branches.parameters())
+    assert not [name for name, _ in branches.named_buffers() if "idle" not in name]
+    feature = model.convs[0](x)
+    model(x)
+    expected = branches.logits()["convs.0"][-1] if activation == "all" else branches.logits()["convs.0"]
+    torch.testing.assert_close(branches.exits()["convs.0"](feature), expected)
+    again = attach(Cnn(), x, CLASSES, at="convs.0", head=Parallel(2, "tower", activation), seed=3)
+    again.load_state_dict(branches.state_dict(), strict=True)
+    branches.strip(optimizer)
+
+
+def test_a_tower_by_hand() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.Flatten(), nn.LazyLinear(CLASSES)), images()
+    model(x)
+    branches = attach(model, x, CLASSES, at="0", head="tower")
+    model(x)
+    first, norm, _, second, other, _, product = branches.head("0").live[0]
+    maps = F.gelu(F.group_norm(F.conv2d(model[0](x), first.weight, stride=2, padding=1), 8, norm.weight, norm.bias))
+    maps = F.gelu(F.group_norm(F.conv2d(maps, second.weight, stride=2, padding=1), 8, other.weight, other.bias))
+    torch.testing.assert_close(branches.logits()["0"], maps.mean((2, 3)) @ product.weight.T + product.bias)
+
+
+def test_towers_beside_other_heads() -> None:
+    model, x = Cnn(), images()
+    branches = attach(model, x, CLASSES, at="convs.*", head={"convs.0": "tower", "convs.1": "mlp"})
+    model(x)
+    assert [tuple(logits.shape) for logits in branches.logits().values()] == [(3, CLASSES)] * 2
+    branches.loss(targets()).backward()
+
+
+def test_where_a_tower_has_nothing_to_stand_on() -> None:
+    with pytest.raises(UsageError, match=r"head='tower' reads maps \(B, D, H, W\): at layers without them"):
+        attach(mlp(), rows(), CLASSES, at="1", head="tower")
+    with pytest.raises(UsageError, match="head='tower' pools maps itself: leave pool= out"):
+        attach(Cnn(), images(), CLASSES, at="convs.0", head="tower", pool="mean")
+    small = nn.Sequential(nn.Conv2d(3, 6, 8, stride=8), nn.Flatten(), nn.Linear(6, CLASSES))
+    told = "layer '0': head='tower' needs maps of 2 positions or more along each axis, and got 1 x 1: leave the layer"
+    with pytest.raises(UsageError, match=told):
+        attach(small, torch.randn(3, 3, 8, 8), CLASSES, at="0", head="tower")
+
+
+def test_a_head_that_pools_does_not_count_padding() -> None:
+    class Last(nn.Module):
+        def __init__(self, width: int, outputs: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(width, outputs)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.layer(tokens[:, -1])
+
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    options = {"at": "blocks.0", "head": Last, "pool": "none", "layout": "BTD"}
+    branches = attach(model, tokens, CLASSES, **options)
+    model(tokens)
+    assert branches.logits()["blocks.0"].shape == (3, CLASSES)
+    branches.loss(targets()).backward()
+    with pytest.raises(UsageError, match="pools positions itself and would count padding: attach with mask=None"):
+        attach(model, tokens, CLASSES, mask="padding", **options)
+
+
 def test_a_convolution_over_tokens() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
     branches = attach(model, tokens, VOCABULARY, at="blocks.0", head="conv", pool="none", layout="BTD", shift=1)
@@ -305,22 +375,20 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
 def test_the_guide_has_the_values_of_every_preset() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)
-    values = {"Parallel": Parallel, "Linear": Linear, "Dense": Dense}
+    values = {"Parallel": Parallel, "Linear": Linear, "Dense": Dense, "Sigmoid": Sigmoid}
     assert {name: eval(f"dict({options})", values) for name, options in rows} == PRESETS
 
 
 def test_the_bias_begins_at_the_class_shares() -> None:
     model, x = mlp(), rows()
     labels = torch.tensor([0, 0, 0, 1, 2, 3, 4, 4])
-    branches = attach(model, x, CLASSES, at="1", head=Linear(prior(labels)), preset="prior")
+    branches = attach(model, x, CLASSES, at="1", head=Linear(prior(labels)))
     shares = (torch.bincount(labels) + 0.5) / (8 + 2.5)
     assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
-    equal = attach(model, x, CLASSES, at="1", preset="prior")
+    equal = attach(model, x, CLASSES, at="1")
     assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
     ignored = torch.cat([labels, torch.tensor([255])]).byte()
-    ignoring = attach(
-        model, x, CLASSES, at="1", objective=Sigmoid(ignore_index=255), head=Linear(prior(ignored)), preset="prior"
-    )
+    ignoring = attach(model, x, CLASSES, at="1", objective=Sigmoid(ignore_index=255), head=Linear(prior(ignored)))
     assert torch.equal(ignoring.head("1").bias, branches.head("1").bias)
 
 
@@ -329,14 +397,14 @@ def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> Non
     labels = torch.rand(20, classes) > 0.7
     shares = (labels.sum(0) + 0.5) / 21
     for given in (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float()):
-        branches = attach(mlp(), rows(), classes, at="1", head=Linear(prior(given)), preset="prior")
+        branches = attach(mlp(), rows(), classes, at="1", head=Linear(prior(given)))
         assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
 
 
 def test_a_class_alone_begins_at_one_half() -> None:
-    assert attach(mlp(), rows(), 1, at="1", preset="prior").head("1").bias == 0
+    assert attach(mlp(), rows(), 1, at="1").head("1").bias == 0
     with pytest.raises(UsageError, match=r"class as floats \(labels.float\(\)\)"):
-        attach(mlp(), rows(), 1, at="1", head=Linear(prior(torch.tensor([0, 1]))), preset="prior")
+        attach(mlp(), rows(), 1, at="1", head=Linear(prior(torch.tensor([0, 1]))))
 
 
 def test_quantities_have_no_class_shares() -> None:
@@ -347,7 +415,7 @@ def test_quantities_have_no_class_shares() -> None:
 def test_two_sets_at_one_layer() -> None:
     model, x = mlp(), rows()
     classes = attach(model, x, CLASSES, at="1")
-    depth = attach(model, x, at="1", objective=Mse(outputs=2))
+    depth = attach(model, x, at="1", objective=Mse(outputs=2), strength=1)
     model(x)
     goal = torch.randn(3, 2)
     (classes.loss(targets()) + depth.loss(goal)).backward()

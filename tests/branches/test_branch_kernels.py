@@ -60,7 +60,7 @@ def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPat
     model(x)
     loss = branches.loss(targets())
     assert [plan.launches for plan in branches._fuser.plans.values()] == [None]
-    torch.testing.assert_close(loss, sum(branches.losses(targets()).values()))
+    torch.testing.assert_close(loss, branches.combine(branches.losses(targets())))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPat
     [
         ({}, True, True),
         ({"objective": "softmax"}, True, True),
-        ({"preset": "prior"}, True, True),
+        ({"preset": "paper"}, True, True),
         ({"objective": "softmax", "head": Parallel(3, Linear("prior"))}, True, True),
         ({"objective": "dice"}, True, False),
         ({"objective": "softmax"}, False, False),
-        ({"preset": "prior"}, False, False),
+        ({"preset": "paper"}, False, False),
     ],
 )
 def test_which_branches_ask_for_kernels(

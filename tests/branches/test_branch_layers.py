@@ -72,14 +72,14 @@ def test_a_module_with_two_names_answers_to_both() -> None:
 
 def test_the_model_itself_can_be_a_layer() -> None:
     model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=model)
+    branches = attach(model, x, CLASSES, at=model, head="linear")
     output = model(x)
     assert branches.layers == (ROOT,)
     expected = output @ branches.head(ROOT).live.T
     assert torch.equal(branches.logits()[ROOT], expected)
     state = branches.state_dict()
     branches.strip()
-    attach(model, x, CLASSES, at="").load_state_dict(state, strict=True)
+    attach(model, x, CLASSES, at="", head="linear").load_state_dict(state, strict=True)
 
 
 def test_a_layer_may_be_called_like_a_method() -> None:
@@ -143,19 +143,18 @@ def test_numbers_do_not_choose_between_towers(depths: tuple[int, int]) -> None:
 @pytest.mark.parametrize("keys", [["stage1.*", "stage1.1", "**"], ["stage1.1", "stage1.*", "**"]], ids=str)
 def test_of_keys_that_fit_a_layer_its_name_counts_and_else_the_first(keys: list[str]) -> None:
     values = {"stage1.*": 2.0, "stage1.1": 3.0, "**": 4.0}
-    weights = attach(
-        Stages(), rows(), CLASSES, at=[0, 1, 2], weights={key: values[key] for key in keys}
-    ).settings.weights
+    given = {key: values[key] for key in keys}
+    weights = attach(Stages(), rows(), CLASSES, at=[0, 1, 2], weights=given, preset="paper").settings.weights
     assert weights == {"stage1.0": 2.0, "stage1.1": 3.0, "stage2.0": 4.0}
 
 
 def test_layers_by_names_of_ones_own() -> None:
     model, x = Stages(), rows()
-    branches = attach(model, x, CLASSES, at={"stage1.1": "early", -1: "late"}, weights={"late": 3.0})
+    branches = attach(model, x, CLASSES, at={"stage1.1": "early", -1: "late"}, head="linear", weights={"late": 3.0})
     model(x)
     losses = branches.losses(targets())
     assert list(losses) == list(branches.layers) == ["early", "late"]
-    assert torch.allclose(branches.loss(targets()), losses["early"] + 3 * losses["late"])
+    assert torch.allclose(branches.loss(targets()), 0.5 * (losses["early"] + 3 * losses["late"]) / 4)
     assert set(branches.state_dict()) == {"heads.early.live", "heads.late.live"}
     assert torch.allclose(branches.logits()["early"], model.stage1(x) @ branches.head("early").live.T)
     twin = copy.deepcopy(WithBranches(model, branches))
@@ -209,7 +208,7 @@ def test_a_layer_that_is_called_twice_is_warned_of_once() -> None:
         r"one forward calls the layer 'trunk' 2 times, and branches read the last call alone: .*joined along the batch"
     )
     with pytest.warns(UsageWarning, match=told) as caught:
-        branches = attach(model, x, CLASSES, at=["trunk", "head"])
+        branches = attach(model, x, CLASSES, at=["trunk", "head"], head="linear")
     assert [warning.filename for warning in caught] == [__file__]
     model(x)
     assert torch.equal(branches.logits()["trunk"], model.trunk(x + 1) @ branches.head("trunk").live.T)
@@ -261,7 +260,7 @@ def test_no_two_layers_share_a_head() -> None:
 
 def test_a_child_may_have_a_dot_in_its_own_name() -> None:
     model, x = Named("a.b", "c"), rows()
-    branches = attach(model, x, CLASSES, at="a.b")
+    branches = attach(model, x, CLASSES, at="a.b", head="linear")
     model(x)
     assert torch.equal(branches.logits()["a.b"], getattr(model, "a.b")(x) @ branches.head("a.b").live.T)
     branches.strip()

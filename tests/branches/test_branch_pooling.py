@@ -65,7 +65,7 @@ def test_the_gradient_of_a_mean_is_no_copy_of_the_feature(
 @pytest.mark.parametrize("pool", ["mean", lambda feature: feature])
 def test_an_in_place_relu_after_the_place_changes_nothing(pool: object) -> None:
     model, x = mlp(), rows()  # "0" is a linear layer, "1" an in-place ReLU
-    branches = attach(model, x, CLASSES, at="0", pool=pool)
+    branches = attach(model, x, CLASSES, at="0", head="linear", pool=pool)
     model(x)
     expected = model[0](x) @ branches.head("0").live.T
     assert (model[0](x) < 0).any()

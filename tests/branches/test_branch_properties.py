@@ -79,7 +79,7 @@ def test_a_training_step_reaches_model_and_live_branches(case: Case, activation:
     losses = branches.losses(targets())
     loss = branches.loss(targets())
     assert list(losses) == list(case.layers)
-    assert torch.allclose(loss, sum(losses.values()))
+    assert torch.allclose(loss, branches.strength * sum(losses.values()) / len(losses))
     loss.backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in branches.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from asymtrain.branches import Branches, Parallel, WithBranches, attach
+from asymtrain.branches import Branches, GradientRatio, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
 from asymtrain.objectives import Mse
 
@@ -275,6 +275,27 @@ def _shard(rank: int, folder: str, kind: str) -> None:
     torch.save(state, Path(folder) / f"{kind}-{rank}.pt")
 
 
+def _follow(rank: int | None) -> list[float]:
+    """Strengths by the ratio of gradients, in five steps on this rank's half of each batch, or on all of it."""
+    torch.manual_seed(0)
+    model = mlp().eval()
+    data, labels = torch.randn(5, 12, rows().shape[1]), torch.arange(12) % CLASSES
+    branches = attach(model, data[0], CLASSES, at=AT, strength=GradientRatio(0.25, every=2))
+    net: torch.nn.Module = WithBranches(model, branches)
+    net = net if rank is None else DistributedDataParallel(net)
+    optimizer, strengths = torch.optim.SGD(net.parameters(), lr=0.1), []
+    part = slice(None) if rank is None else slice(6 * rank, 6 * rank + 6)
+    for x in data:
+        optimizer.zero_grad()
+        for half in (slice(None, None, 2), slice(1, None, 2)):  # accumulated
+            output, logits = net(x[part][half])
+            main = F.cross_entropy(output, labels[part][half])
+            (main + branches.loss(labels[part][half], logits=logits, main=main)).div(2).backward()
+        optimizer.step()
+        strengths.append(branches.strength)
+    return strengths
+
+
 def _drift(model: torch.nn.Module, branches: Branches) -> None:
     DistributedDataParallel(model)(rows())
     branches.loss(targets())
@@ -297,6 +318,7 @@ def _rank(rank: int, folder: str) -> None:
             _train(rank, folder, activation)
         for kind in KINDS:
             _shard(rank, folder, kind)
+        torch.save(_follow(rank), Path(folder) / f"strengths-{rank}.pt")
         dist.barrier()  # no rank leaves while the other still waits for an answer
     finally:
         dist.destroy_process_group()
@@ -355,6 +377,14 @@ def test_sharding_trains_what_ddp_trains(trained: Path) -> None:
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
         assert losses[2] == pytest.approx(losses[0], rel=1e-5)
     assert [state["hooks"] for state in (first, *others)] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_ratio_of_gradients_is_that_of_all_ranks(trained: Path) -> None:
+    first, second = (torch.load(trained / f"strengths-{rank}.pt") for rank in (0, 1))
+    assert first == second
+    assert first == pytest.approx(_follow(None), rel=1e-4)
+    assert len(set(first)) == 3
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def registered(monkeypatch):
 def test_attach_sees_its_features():
     model = models.build("funnel", classes=4, seed=0, image_size=8)
     x, y = torch.rand(6, 3, 8, 8), torch.arange(6) % 4
-    branches = attach(model, x, 4, at=list(model.points))
+    branches = attach(model, x, 4, at=list(model.points), head="linear")
     logits, (features,) = model.features(x)
     assert torch.allclose(model(x), logits)
     assert torch.allclose(branches.logits()["hidden"], features @ branches.head("hidden").live.T)

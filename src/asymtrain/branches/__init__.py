@@ -13,8 +13,8 @@ _strength.py    how strong the losses are     _with_branches.py  WithBranches, W
 _criterion.py   main and auxiliary loss as one
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
-`prior`, `Parallel`, `Dense` and `Falling`. For tools on top of branches: the other names, which call a model without a
-trace, find the feature or the logits in what it gives, and make single heads.
+`prior`, `Parallel`, `Dense`, `Falling` and `GradientRatio`. For tools on top of branches: the other names, which call a
+model without a trace, find the feature or the logits in what it gives, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
@@ -35,7 +35,7 @@ from asymtrain.branches._heads import (
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
-from asymtrain.branches._strength import Falling
+from asymtrain.branches._strength import Falling, GradientRatio
 from asymtrain.branches._with_branches import LABELS, WithBranches, WithLoss
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Criterion",
     "Dense",
     "Falling",
+    "GradientRatio",
     "Linear",
     "Parallel",
     "PoolName",

@@ -15,17 +15,27 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain.branches._axes import BatchEvidence, LayerEvidence, infer_layout
 from asymtrain.branches._blocks import find_blocks
+from asymtrain.branches._capture import is_sharded
 from asymtrain.branches._core import NO_MODEL_LOGITS, Branches
 from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
-from asymtrain.branches._heads import MAP_HEADS, NAMED_HEADS, Head, HeadKind, Linear, Parallel, Prior, make_heads
+from asymtrain.branches._heads import (
+    MAP_HEADS,
+    NAMED_HEADS,
+    Head,
+    HeadKind,
+    Linear,
+    Parallel,
+    Prior,
+    check_weight_count,
+    make_heads,
+)
 from asymtrain.branches._layers import Where, by_layer, find_paths, module_at
 from asymtrain.branches._losses import LossFn, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, logits_in, named_parts
 from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
-from asymtrain.branches._strength import Falling, Scheduled, StrengthRule, checked_rule, convolutional
+from asymtrain.branches._strength import Falling, GradientRatio, StrengthRule, checked_rule, convolutional, schedule_of
 from asymtrain.branches._tied import output_layers
-from asymtrain.branches._with_branches import is_sharded
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import Objective, Sigmoid, find_objective, prior_bias, whole_number
 
@@ -83,8 +93,9 @@ def attach(
             `conv`, `tower` (for maps), `tied` (the model's own final norm and output layer); `Parallel(20)`, the
             paper's twenty; a function of (width, outputs) that returns a module; or a module that all layers share.
         strength: how much the branches count beside the main loss, together: a number, 1 for as much; or a function of
-            the progress of training, from 0 to 1, such as `Falling(0.5)`, which `branches.step(progress)` evaluates.
-            By default that of the preset; of the recommended one 0.5, and 0.05 where a layer holds a convolution.
+            the progress of training, from 0 to 1, such as `Falling(0.5)`, which `branches.step(progress)` evaluates;
+            or `GradientRatio(0.1)`. By default that of the preset: of the recommended one 0.5, and 0.05 where a layer
+            holds a convolution.
         preset: a name of `PRESETS`, for the options that are not given.
         pool: `mean` over positions (the default), the `class_token` (position 0), the `last_token` that the mask
             counts, `none` to keep the positions or `Dense(resize=...)` to bring them and the targets' to one number, or
@@ -121,10 +132,11 @@ def attach(
     given = {"objective": objective, "head": head, "pool": pool, "strength": strength}
     options |= {name: value for name, value in given.items() if value is not None}
     learned = _learned_objective(options["objective"])
-    if head is None and not _has_prior(learned):
+    if head is None and preset == RECOMMENDED and not _has_prior(learned):
         options["head"] = "linear"
     rule = checked_rule(options["strength"])
     number = _number_of_outputs(classes, learned)
+    check_weight_count([1], number, 1)  # before anything of that size is made
     for name in ("head", "pool"):
         if options[name] in (Linear, Parallel, Dense):
             raise UsageError(f"{name} is a class: give an instance of it, such as {options[name].__name__}(...)")
@@ -164,7 +176,7 @@ def attach(
         own={id(parameter) for parameter in model.parameters()},
         tied=functools.cache(lambda: output_layers(model, sample, list(layers.values()))),
     )  # fmt: skip
-    constant = 1.0 if callable(rule) else rule
+    constant = rule if isinstance(rule, float) else 1.0
     _refuse_padded(heads, readers, mask_rule)
     if getattr(learned, "needs_model", False):
         _check_model_logits(answer, number, heads)
@@ -175,7 +187,7 @@ def attach(
         strength=constant, weights={name: weight * constant for name, weight in layer_weights.items()},
     )  # fmt: skip
     watch_shift = tokens and shift in (None, 1)
-    schedule = Scheduled(rule, next(iter(features.values())).device) if callable(rule) else None
+    schedule = schedule_of(rule, next(iter(features.values())).device)
     chosen = _describe(learned, kinds, parallel.redundancy) | {"strength": _in_words(rule) + why}
     branches = Branches(
         heads, readers, settings, schedule, paths=paths, mask=mask_rule, watch_shift=watch_shift, chosen=chosen
@@ -325,7 +337,7 @@ def _in_words(value: object) -> str:
     """A value as one writes it, with the settings that are not the usual ones; of a function or module its name."""
     if isinstance(value, float):
         return f"{value:g}"
-    if not isinstance(value, Objective | Linear | Falling):
+    if not isinstance(value, Objective | Linear | Falling | GradientRatio):
         return getattr(value, "__name__", type(value).__name__)
     settings = {field.name: getattr(value, field.name) for field in fields(value)}
     usual = {field.name: field.default for field in fields(value)}

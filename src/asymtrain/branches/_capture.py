@@ -529,6 +529,11 @@ def is_exporting() -> bool:
     return not torch.compiler.is_dynamo_compiling()
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
+    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
+
+
 def refuse_drift() -> None:
     """Refuse to train branches that no process group keeps equal between ranks."""
     if not _DISTRIBUTED or not torch.distributed.is_initialized() or torch.compiler.is_compiling():

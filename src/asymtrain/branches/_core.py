@@ -37,7 +37,7 @@ from asymtrain.branches._losses import (
 from asymtrain.branches._masks import MaskRule, check_mask
 from asymtrain.branches._optimizers import StepHook, drop_parameters
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._strength import Scheduled, check_progress
+from asymtrain.branches._strength import Following, Scheduled, check_progress
 from asymtrain.errors import UsageError, UsageWarning, unknown_name
 
 Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None for the model's latest forward
@@ -200,13 +200,13 @@ class Branches(nn.Module):
     ) -> Tensor:
         """The auxiliary loss, to add to the main one: the strength times the weighted mean of the layers' losses.
 
-        See `losses` for the arguments. `main`, the main loss, is for a strength that follows gradients. 0 where every
-        layer was skipped and that is allowed.
+        See `losses` for the arguments. `main`, the main loss, is what `GradientRatio` measures the branches by. 0 where
+        every layer was skipped and that is allowed.
         """
         total = None if logits is not None or mask is not None else self._fused_loss(targets)
         if total is None:
             total = self._weighted(self._losses(targets, logits, mask))
-        return total if self.schedule is None else self.schedule.of(total)
+        return self._strong(total, main)
 
     def combine(self, losses: Mapping[str, Tensor], *, main: Tensor | None = None) -> Tensor:
         """What `loss` makes of the losses by layer that `losses` gave."""
@@ -214,7 +214,15 @@ class Branches(nn.Module):
             if name not in self.layers:
                 raise unknown_name("layer in `losses`", name, self.layers)
         total = self._weighted(((name,), loss.reshape(1)) for name, loss in losses.items())
-        return total if self.schedule is None else self.schedule.of(total)
+        return self._strong(total, main)
+
+    def _strong(self, total: Tensor, main: Tensor | None) -> Tensor:
+        """The weighted loss times a strength that changes; a constant one is in the weights."""
+        if self.schedule is None:
+            return total
+        if isinstance(self.schedule, Following) and torch.is_grad_enabled():
+            self.schedule.measure(main, total, self._attached().model())
+        return self.schedule.of(total)
 
     def _weighted(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> Tensor:
         """The weighted sum of losses (K,) of layers that came together; with a constant strength in it."""
@@ -336,6 +344,8 @@ class Branches(nn.Module):
         missing = optimizer is not None and not drop_parameters(optimizer, weights) and trainable
         used = self._capture is not None and self._capture.used
         left_out = [] if self._steps is None else list(self._steps.left_out(weights, missing=missing, used=used))
+        if used and self.schedule is not None and not self.schedule.moved:
+            left_out.append(self.schedule.STAYED)
         self.disconnect()
         self.stripped = True
         for warning in left_out:
@@ -353,7 +363,8 @@ class Branches(nn.Module):
             keep_tokens=self._watch_shift,
             keep_logits=self.settings.needs_model,
         )
-        self._steps = StepHook(model, list(self.parameters()))
+        after_step = self.schedule.after_step if isinstance(self.schedule, Following) else None
+        self._steps = StepHook(model, list(self.parameters()), after_step)
         self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, _remove, self._capture, self._steps)

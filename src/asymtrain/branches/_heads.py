@@ -466,9 +466,11 @@ class _Tower(nn.Sequential):
                 f"head='tower' needs maps of {_SMALLEST} positions or more along each axis, and got "
                 f"{' x '.join(map(str, maps.shape[2:]))}: leave the layer out, or use head='mlp' there"
             )
-        for layer in self[:-1]:
-            maps = layer(maps)
-        return self[-1](maps.flatten(2).mean(-1))
+        *steps, product = self
+        for step in steps:
+            maps = step(maps)
+        logits: Tensor = product(maps.flatten(2).mean(-1))
+        return logits
 
 
 class _Turned(nn.Module):

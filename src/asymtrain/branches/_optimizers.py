@@ -1,7 +1,7 @@
 """What optimizers do with the weights of branches: the warnings of `strip`, and how weights leave an optimizer."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,20 +18,27 @@ class StepHook:
     It keeps neither the optimizers nor the model alive.
     """
 
-    def __init__(self, model: nn.Module, weights: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, model: nn.Module, weights: Iterable[nn.Parameter], after_step: Callable[[], None] | None
+    ) -> None:
         self.model = weakref.ref(model)
+        self.after_step = after_step  # called after each step of an optimizer that has weights of the model
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.trained = False  # whether one of them has weights of the model
+        self.of_model: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those of them that have weights of the model
         self.versions = _versions(weights), _versions(model.parameters())  # how often each was changed so far
         self.handle = register_optimizer_step_post_hook(self)
 
     def __call__(self, optimizer: Optimizer, *_: object) -> None:
-        if torch.compiler.is_compiling() or optimizer in self.optimizers:
+        if torch.compiler.is_compiling():
             return
-        self.optimizers.add(optimizer)
-        model = self.model()
-        own = {id(weight) for weight in (() if model is None else model.parameters())}
-        self.trained = self.trained or not own.isdisjoint(_ids_in(optimizer))
+        if optimizer not in self.optimizers:
+            self.optimizers.add(optimizer)
+            model = self.model()
+            own = {id(weight) for weight in (() if model is None else model.parameters())}
+            if not own.isdisjoint(_ids_in(optimizer)):
+                self.of_model.add(optimizer)
+        if self.after_step is not None and optimizer in self.of_model:
+            self.after_step()
 
     def left_out(self, weights: Sequence[nn.Parameter], *, missing: bool, used: bool) -> Iterator[str]:
         """What the training loop forgot.
@@ -58,10 +65,10 @@ class StepHook:
         held = [_ids_in(optimizer) for optimizer in self.optimizers]
         if any(ids & gone and ids - gone for ids in held):
             yield "an optimizer has the weights of the stripped branches still: call branches.strip(optimizer) with it"
-        if model_alone and self.trained and not used:
+        if model_alone and self.of_model and not used:
             yield (
                 "the model was trained and branches.loss never called, so the branches had no effect: add "
-                "alpha * branches.loss(targets) to the loss of each step"
+                "branches.loss(targets) to the loss of each step"
             )
 
 

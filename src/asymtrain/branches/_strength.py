@@ -1,19 +1,21 @@
-"""How strong the auxiliary losses are beside the main one: a number, or a value that changes while the model trains.
+"""How strong the auxiliary losses are beside the main one: a number, or what changes while the model trains.
 
 0.5                 the weighted mean over layers counts half as much as the main loss
-Falling(0.5)        a function of the progress, 0 to 1, of training: `branches.step(progress)` evaluates it
+Falling(0.5)        a function of the progress of training, from 0 to 1, which `branches.step(progress)` evaluates
+GradientRatio(0.1)  so strong that the branches' gradient in the model has a tenth of the main gradient's norm
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import Conv1d, Conv2d, Conv3d
 
+from asymtrain.branches._capture import is_sharded
 from asymtrain.errors import UsageError
+from asymtrain.objectives import is_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Falling:
 
     def __post_init__(self) -> None:
         checked(self.strength, "the strength of Falling")
-        if not isinstance(self.over, Real) or isinstance(self.over, bool) or not 0 < self.over <= 1:
+        if not is_number(self.over) or not 0 < self.over <= 1:
             raise UsageError(f"over is the share of training after which the strength is 0, got {self.over!r}")
 
     def __call__(self, progress: float) -> float:
@@ -38,12 +40,34 @@ class Falling:
         return self.strength * (1 + math.cos(math.pi * min(progress / self.over, 1.0))) / 2
 
 
-StrengthRule = float | Callable[[float], float]
+@dataclass(frozen=True)
+class GradientRatio:
+    """A strength that follows the gradients: |branches' gradient| = ratio |main gradient| in what both reach.
+
+    Both are measured in one optimizer step of every so many, by two further backward passes through the model, over the
+    model's parameters that both losses reach. Gradients of the batches that are accumulated for a step are summed
+    before the norm, and those of several ranks too. The strength holds from the step after; the first step only
+    measures. Needs `branches.loss(y, main=main)`, and an optimizer of torch.
+    """
+
+    ratio: float
+    every: int = 16
+
+    def __post_init__(self) -> None:
+        checked(self.ratio, "the ratio of GradientRatio")
+        object.__setattr__(self, "every", whole_number("every", self.every))
+
+
+StrengthRule = float | Callable[[float], float] | GradientRatio
 
 
 class Scheduled(nn.Module):
     """A strength by the progress of training. It is a tensor, so that compiled steps and CUDA graphs see it change."""
 
+    STAYED = (
+        "the strength is a function of the progress of training, and branches.step(progress) was never called, so it "
+        "stayed what it is at 0: call branches.step(step / total_steps) after each step"
+    )
     strength: Tensor
 
     def __init__(self, rule: Callable[[float], float], device: torch.device) -> None:
@@ -62,9 +86,121 @@ class Scheduled(nn.Module):
         return loss * self.strength.to(loss.device, loss.dtype, copy=True)
 
 
+class Following(Scheduled):
+    """A strength by the norms of two gradients. It is saved with the number of steps, so that training resumes."""
+
+    STAYED = (
+        "the strength follows gradients, and no step of an optimizer of torch.optim was seen, so it stayed 0: give a "
+        "number or a function as strength="
+    )
+
+    def __init__(self, rule: GradientRatio, device: torch.device) -> None:
+        super().__init__(lambda progress: 0.0, device)
+        self.ratio, self.every = rule.ratio, rule.every
+        self.steps = 0  # of optimizers
+        self.asked = False  # whether a loss was asked for since the last of them
+        self.sums: list[_Sum] = []  # of the gradients since then: those of the main loss, and of the branches'
+
+    def step(self, progress: float) -> None:
+        """Do nothing: it follows gradients, whatever the progress."""
+
+    def measure(self, main: object, auxiliary: Tensor, model: nn.Module | None) -> None:
+        """Note the gradients of both losses of a batch, in a step that measures."""
+        if not isinstance(main, Tensor) or main.numel() != 1 or not main.requires_grad:
+            raise UsageError(
+                "strength=GradientRatio(...) follows the main loss, with its graph: call branches.loss(y, main=main)"
+            )
+        if torch.compiler.is_compiling() or (main.is_cuda and torch.cuda.is_current_stream_capturing()):
+            raise UsageError(
+                "strength=GradientRatio(...) measures gradients, which a compiled or captured step cannot: compile the "
+                "model alone, or give a number or a function as strength="
+            )
+        self.asked = True
+        if self.steps % self.every or model is None or not auxiliary.requires_grad:
+            return
+        if any(map(is_sharded, model.modules())):
+            raise UsageError("strength=GradientRatio(...) cannot measure a model that FSDP shards: give a number")
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.sums = self.sums or [_Sum(weights), _Sum(weights)]
+        for part, loss in zip(self.sums, (main, auxiliary), strict=True):
+            part.add(_gradients(loss, weights))
+        if not any(one and other for one, other in zip(*(part.reached for part in self.sums), strict=True)):
+            raise UsageError(
+                "strength=GradientRatio(...) compares gradients, and no trained parameter of the model gets one from "
+                "both losses: give a number as strength="
+            )
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Set the strength by what was measured for the step that an optimizer has made."""
+        if not self.asked:
+            return  # the second optimizer of a step, or a step without a loss
+        self.steps, self.asked, self.moved = self.steps + 1, False, True
+        sums, self.sums = self.sums, []
+        if not sums:
+            return
+        mains, others = (part.norms(self.strength) for part in sums)
+        both = (mains > 0) & (others > 0)  # a compiled model gives zeros for what a loss does not reach
+        found = self.ratio * (mains * both).norm() / (others * both).norm()
+        # Where a gradient is 0 or not finite, it says nothing; to read it here would stall the step.
+        self.strength.copy_(torch.where(found.isfinite(), found, self.strength))
+
+    def get_extra_state(self) -> Tensor:
+        """The number of steps, as a tensor, which every format of checkpoints takes."""
+        return torch.tensor(self.steps)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on from a number of steps."""
+        self.steps = int(state)
+
+
+class _Sum:
+    """The sum of a loss's gradients over batches, and which parameters they reached."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        # At least float32: a sum of many in half precision loses the small ones.
+        self.values = [torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in weights]
+        self.reached = [False] * len(weights)
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add those of a batch."""
+        for index, gradient in enumerate(gradients):
+            if gradient is not None:
+                self.values[index] += gradient
+                self.reached[index] = True
+
+    def norms(self, like: Tensor) -> Tensor:
+        """By parameter (P,), of the sum over all ranks."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            for value in self.values:
+                distributed.all_reduce(value)
+        return torch.stack([value.norm().to(like.device, like.dtype) for value in self.values])
+
+
+def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """None for what the loss does not reach."""
+    try:
+        return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "donated buffers" not in str(error):
+            raise
+        raise UsageError(
+            "strength=GradientRatio(...) goes backward twice, for which a compiled model has to keep its buffers: set "
+            "torch._functorch.config.donated_buffer = False before the first step"
+        ) from None
+
+
+def schedule_of(rule: StrengthRule, device: torch.device) -> Scheduled | None:
+    """What changes the strength; None for a number."""
+    if isinstance(rule, GradientRatio):
+        return Following(rule, device)
+    return Scheduled(rule, device) if callable(rule) else None
+
+
 def checked(strength: object, what: str = "strength") -> float:
     """A strength as a float; a `UsageError` where it is no finite number of 0 or more."""
-    number = isinstance(strength, Real) and not isinstance(strength, bool)
+    number = is_number(strength)
     if isinstance(strength, Tensor) and strength.numel() == 1 and not strength.is_complex():
         number, strength = True, strength.item()
     if not number or not 0 <= float(strength) < math.inf:  # type: ignore[arg-type]
@@ -76,14 +212,14 @@ def checked_rule(strength: object) -> StrengthRule:
     """What `attach` was given as a strength, or a `UsageError`."""
     if isinstance(strength, type):
         raise UsageError(f"strength is a class: give an instance of it, such as {strength.__name__}(0.5)")
-    if callable(strength):
+    if isinstance(strength, GradientRatio) or callable(strength):
         return strength
     return checked(strength, "strength (a number, or a function of the progress of training)")
 
 
-def check_progress(progress: object) -> float:
+def check_progress(progress: float) -> float:
     """The progress of training as a float from 0 to 1."""
-    if not isinstance(progress, Real) or isinstance(progress, bool) or not 0 <= progress <= 1:
+    if not is_number(progress) or not 0 <= progress <= 1:
         raise UsageError(
             f"progress is the share of training that is over, from 0 to 1, such as step / total_steps: got {progress!r}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches._capture import is_exporting
+from asymtrain.branches._capture import is_exporting, is_sharded
 from asymtrain.branches._core import Branches
 from asymtrain.errors import UsageError
 
@@ -47,9 +47,11 @@ class WithBranches(nn.Module):
         self._on = [bare]  # what the branches are on; in a list, since it is no second part of this module
         if isinstance(model, WithBranches):
             model._inner = True
-        # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
+        # Idle branches are equal on all ranks from the seed and never change, and a strength changes alike on all of
+        # them; DDP would broadcast both at every step.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
-        ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if ".idle" in name]
+        of_branches = [name for name, _ in branches.named_buffers() if ".idle" in name or name == "schedule.strength"]
+        ignored += [f"branches.{name}" for name in of_branches]
         self._ddp_params_and_buffers_to_ignore = ignored
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -130,8 +132,3 @@ class WithLoss(WithBranches):
             return (*output[:place], loss, *output[place + 1 :])
         output["loss"] = loss
         return output
-
-
-def is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
-    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
