@@ -48,7 +48,8 @@ def test_a_resumed_training_is_the_uninterrupted_one(tmp_path):
         model = seeded(Net, seed=5 if resume else 0)
         branches = branches_on(model)
         optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=0.01)
-        net, branches, optimizer = accelerator.prepare(model, branches, optimizer)
+        net, optimizer = accelerator.prepare(model, optimizer)
+        accelerator.register_for_checkpointing(branches)
         criterion = branches.criterion(F.cross_entropy)
         if resume:
             accelerator.load_state(tmp_path)
