@@ -44,7 +44,7 @@ def own_loss():
             self.norm, self.mlp = nn.LayerNorm(16), nn.Linear(16, 16)
 
         def forward(self, x):
-            return x + nn.functional.gelu(self.mlp(self.norm(x)))
+            return x + nn.functional.gelu(self.mlp(self.norm(x.cumsum(1))))  # what came before, as attention has it
 
     class Writer(nn.Module):
         def __init__(self):
