@@ -74,6 +74,7 @@ class Extent:
     archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options in place of a model's own
     selection_seeds: tuple[int, ...] = (1000, 1001)
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
+    models: Mapping[str, Model] = field(default_factory=lambda: MODELS)
 
 
 FULL = Extent(
@@ -287,7 +288,7 @@ def final_specs(study: Extent, task: Task, arms: Iterable[Arm]) -> list[RunSpec]
 
 @lru_cache(maxsize=10_000)  # what is missing is asked for again and again
 def _specs(study: Extent, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
-    model, data = MODELS[task.model], study.data[task.data]
+    model, data = study.models[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs
     measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}
     options = {**model.options, **study.archs.get(task.model, {}), **dict(arm.fields.get("arch_options", ()))}
