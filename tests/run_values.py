@@ -33,6 +33,7 @@ MODEL_FIELDS = {
     "last_batch": "drop",
 }
 LAST_FIELDS = {"layers": "later"}
+STRENGTH_FIELDS = {"layer_reduction": "mean", "balance": "norms"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
 NEEDS = {"initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}
@@ -75,6 +76,7 @@ def _fitting(values):
     """Without what a backbone lacks."""
     lacks = {"initial_weights", "at", "pool", "layout"}  # of models by name
     lacks |= {"head"} if values.get("bias") == "prior" else set()
+    lacks |= {"balance"} if values.get("signal", "gradient") != "gradient" else set()
     return {name: value for name, value in values.items() if name not in lacks}
 
 

@@ -1,12 +1,13 @@
 """A form of branches: fields of a spec, and its name in tables."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.runs import RunSpec
 
 
@@ -15,6 +16,21 @@ def test_it_is_the_form_of_a_spec_and_back():
     assert Candidate.of(RunSpec(**candidate.fields(), seed=7)) == candidate
     assert candidate.label == "softmax, alpha 0.3, later layers, falling"
     assert Candidate(bias="prior").label == "sigmoid with prior bias, alpha 0.1"
+
+
+LABELS = {
+    "sigmoid with prior bias, strength 0.5": RECOMMENDED,
+    "sigmoid with prior bias, strength 0.05": RECOMMENDED_ON_CONVOLUTIONS,
+    "distill, strength 0.5, tower": replace(RECOMMENDED, objective="distill", bias="none", head="tower"),
+    "softmax, gradient ratio 0.1, MLP head": Candidate("softmax", head="mlp", balance="norms"),
+    "sigmoid, alpha 0.1, classes summed": Candidate(class_reduction="sum"),
+    "sigmoid, alpha 0.1, layers averaged, later layers": Candidate(layer_reduction="mean", layers="later"),
+}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_weight_is_named_in_its_unit(label):
+    assert LABELS[label].label == label
 
 
 @pytest.mark.parametrize("wrong", [{"objective": "cosine"}, {"layers": "early"}, {"alpha": -1}])

@@ -89,6 +89,8 @@ BAD = [
     ({"augmentation": "auto"}, "augmentation must be one of 'none', 'flip_shift', 'trivial'"),
     ({"erasing": 1.1}, r"erasing is a probability between 0 and 1, got 1\.1"),
     ({"mixup": -1}, "mixup must be 0 or more"),
+    ({"balance": "norms", "signal": "noise"}, "balance='norms' is for signal='gradient', and the signal is 'noise'"),
+    ({"head": "tower", "arch": "timm:x", "pool": "class_token"}, "head='tower' reads maps without pooling"),
     ({"cutmix": float("inf")}, "cutmix must be a finite number"),
     ({"epochs": 0}, "epochs must be 1 or more"),
     ({"epochs": 2.5}, r"epochs must be a whole number, got 2\.5"),

@@ -17,7 +17,17 @@ from hypothesis import given, settings
 from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
-from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NAMED, NEEDS, RECIPE_FIELDS, VALUES, fields
+from run_values import (
+    LAST_FIELDS,
+    LATER_FIELDS,
+    MODEL_FIELDS,
+    NAMED,
+    NEEDS,
+    RECIPE_FIELDS,
+    STRENGTH_FIELDS,
+    VALUES,
+    fields,
+)
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -38,7 +48,9 @@ PINNED_DEFAULTS = {
     "activation": "last",
     "alpha": 1.0,
     "class_reduction": "mean",
+    "layer_reduction": "sum",
     "alpha_schedule": "constant",
+    "balance": "none",
     "objective": "sigmoid",
     "branch_labels": "true",
     "bias": "none",
@@ -90,7 +102,7 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}

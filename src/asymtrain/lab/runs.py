@@ -46,12 +46,16 @@ class RunSpec:
     layers: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
     pool: Literal["mean", "class_token"] = "mean"  # from a layer's output to features; a backbone has its own
     layout: str = ""  # the axes of a layer's output (BTD, BCHW), where `attach` cannot tell them
-    head: Literal["linear", "mlp"] = "linear"
+    head: Literal["linear", "mlp", "tower"] = "linear"  # tower: convolutions on maps, which it pools itself
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all"] = "last"
     alpha: float = 1.0
     class_reduction: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
+    layer_reduction: Literal["sum", "mean"] = "sum"  # with classes summed, a mean makes alpha the library's strength
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
+    balance: Literal["none", "norms"] = (
+        "none"  # norms: alpha is the ratio of the auxiliary gradient's norm to the main's
+    )
     # Controls: what is the auxiliary signal made of?
     objective: str = "sigmoid"  # the loss of a branch, of those in asymtrain.objectives.OBJECTIVES
     branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
@@ -208,12 +212,19 @@ def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "at", "layers", "pool", "layout", "head", "redundancy", "activation", "alpha", "class_reduction", "alpha_schedule",
+    "at", "layers", "pool", "layout", "head", "redundancy", "activation", "alpha", "class_reduction",
+    "layer_reduction", "alpha_schedule", "balance",
     "objective", "branch_labels", "bias", "branch_weights", "signal", "cosine_every",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
-_OBJECTIVES = ("sigmoid", "softmax", "mse", "huber")  # of the registry, which loads torch: a spec is read without it
+_OBJECTIVES = (
+    "sigmoid",
+    "softmax",
+    "mse",
+    "huber",
+    "distill",
+)  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "label_smoothing": 0, "warmup": 0, "clip": 0,
@@ -330,6 +341,10 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
     if spec.bias == "prior" and spec.head != "linear":
         raise UsageError(f"bias is for head='linear', and the head is {spec.head!r}")
+    if spec.head == "tower" and spec.pool != DEFAULTS["pool"]:
+        raise UsageError(f"head='tower' reads maps without pooling: leave out pool={spec.pool!r}")
+    if spec.balance == "norms" and spec.signal != "gradient":
+        raise UsageError(f"balance='norms' is for signal='gradient', and the signal is {spec.signal!r}")
     if is_named(spec.arch):
         check_name(spec.arch, spec.arch_options)
         return

@@ -36,6 +36,7 @@ CONTROLS = {
     "detached and frozen": {"signal": "detached", "branch_weights": "frozen"},
     "noise": {"signal": "noise"},
     "gated": {"signal": "gated"},
+    "layers averaged": {"class_reduction": "sum", "layer_reduction": "mean"},
     "linear": {"alpha_schedule": "linear"},
     "early": {"alpha_schedule": "early"},
     "smoothing": {"label_smoothing": 0.2},
@@ -67,6 +68,7 @@ def test_every_strategy_does_what_the_reference_does(control, steps, dataset):
 KINDS = [
     {"redundancy": 0},
     {"class_reduction": "sum"},
+    {"layer_reduction": "mean"},
     {"objective": "softmax", "branch_labels": "random"},
     {"bias": "prior"},
     {"branch_weights": "frozen"},

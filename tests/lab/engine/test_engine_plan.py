@@ -13,7 +13,7 @@ from asymtrain.lab.engine import StackPlan, load_for, plan
 from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
-from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS
+from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS, STRENGTH_FIELDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -33,6 +33,7 @@ OTHER = {
     **RECIPE_FIELDS,
     **MODEL_FIELDS,
     **LAST_FIELDS,
+    **STRENGTH_FIELDS,
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",
@@ -48,7 +49,7 @@ OTHER = {
 SHARED = {
     "label_noise", "label_smoothing", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
     "seed", "redundancy", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "layers",
-    "class_reduction", "branch_labels", "bias", "branch_weights",
+    "class_reduction", "layer_reduction", "branch_labels", "bias", "branch_weights",
 }  # fmt: skip
 
 

@@ -190,9 +190,9 @@ def test_candidates_that_are_none(given, said):
         pytest.param({"candidates": ()}, "nothing to try", id="no candidates"),
         pytest.param({"base": BASE.plain()}, "redundancy", id="Plain"),
         pytest.param(
-            {"base": RunSpec(head="mlp"), "candidates": CANDIDATES},
-            "head is .mlp.: give candidates other than sigmoid with prior bias, alpha 1",
-            id="head without bias",
+            {"base": RunSpec(signal="noise"), "candidates": (Candidate(balance="norms"),)},
+            "signal is .noise.: give candidates other than sigmoid, gradient ratio 0.1",
+            id="a ratio without gradients",
         ),
     ],
 )

@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
     other_targets: Tensor | None = None  # (R, B)
     other_branch_targets: Tensor | None = None  # (R, B)
-    layers: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
+    layers: Tensor | None = None  # (R, K), what each point counts in a run, 0 without branches; None where all are 1
     kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
 
     def of_runs(self, part: slice) -> "Batch":

@@ -1,9 +1,9 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, clipping, averaging, alpha and its schedule, which layers have branches, what their loss is made
-of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends on the specs
-and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
+weight decay, clipping, averaging, alpha and its schedule, which layers have branches and what they count, what their
+loss is made of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends
+on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
 How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
@@ -26,7 +26,7 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 # What a stack holds as a vector over runs.
 _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing",
-    "schedule", "schedule_by", "warmup", "clip", "averaging", "layers",
+    "schedule", "schedule_by", "warmup", "clip", "averaging", "layers", "layer_reduction",
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")

@@ -243,11 +243,14 @@ def reached_by_branches(network: Network, sample: Tensor, layers: str = "all") -
 
 
 def layer_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
-    """1 for each layer (K of them) at which a run has branches, and 0 elsewhere, (R, K); None where all are 1."""
-    if all(spec.layers == "all" for spec in specs):
+    """What the loss of each layer (K of them) counts in a run's, (R, K), 0 without branches; None where all are 1."""
+    if all(spec.layers == "all" and spec.layer_reduction == "sum" for spec in specs):
         return None
     chosen = [chosen_layers(count, spec.layers) for spec in specs]
-    return torch.tensor([[float(k in layers) for k in range(count)] for layers in chosen])
+    shares = [
+        1 / len(one) if spec.layer_reduction == "mean" and one else 1.0 for spec, one in zip(specs, chosen, strict=True)
+    ]
+    return torch.tensor([[share * (k in one) for k in range(count)] for share, one in zip(shares, chosen, strict=True)])
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:
