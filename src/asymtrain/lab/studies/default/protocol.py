@@ -117,16 +117,23 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _title(group: str) -> str:
-    return "the paper's backbones" if group == "backbones" else MODELS[_GROUPS[group][0]].title
+def _groups(part: Part, title: str) -> list[Block]:
+    """A block for each group of choosing models."""
+    return [
+        _block(f"{part}-{name}", f"{title}: {', '.join(MODELS[one].title for one in models)}", part, *models)
+        for name, models in _GROUPS.items()
+    ]
 
 
 BLOCKS: Mapping[str, Block] = {
     block.name: block
     for block in (
-        *(_block(f"select-{name}", f"candidates: {_title(name)}", "select", *models) for name, models in _GROUPS.items()),
-        *(_block(f"confirm-{name}", f"fresh seeds: {_title(name)}", "confirm", *models) for name, models in _GROUPS.items()),
-        *(_block(f"unseen-{name}", f"unseen: {MODELS[name].title}", "unseen", name) for name in UNSEEN),
+        *_groups("select", "every candidate"),
+        *_groups("confirm", "what was chosen, on fresh seeds"),
+        *(
+            _block(f"unseen-{name}", f"an unseen model: {model.title}", "unseen", name)
+            for name, model in UNSEEN.items()
+        ),
         _block("unseen-cifar10", "unseen data: CIFAR-10", "unseen", *OTHER_DATA, data="cifar10"),
     )
 }
