@@ -180,7 +180,7 @@ def _label(kind: Kind, name: str | None) -> str:
 def _gains_table(study: Extent, known: Known) -> Table:
     """Validation accuracy of every candidate as a difference to the baseline's, in points."""
     columns = (Column("Model"), *(Column(name, "number", digits=1, signed=True) for name in CANDIDATES))
-    rows = []
+    rows = list[tuple[str | float, ...]]()
     for kind in KINDS:
         for task in selecting(kind):
             own = gains(study, task, known)
