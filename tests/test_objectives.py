@@ -34,9 +34,15 @@ LOSSES = {
     "softmax": (softmax_loss, naive_softmax, {}),
     "sigmoid mean": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {"class_reduction": "mean"}),
     "sigmoid sum": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "sum"), {"class_reduction": "sum"}),
-    "sigmoid default": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {}),
+    "sigmoid default": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "sum"), {}),
 }
 every_loss = pytest.mark.parametrize(("loss", "naive", "options"), LOSSES.values(), ids=LOSSES)
+
+
+def loss_of(objective, logits, targets, **options):
+    """With answers of a model, for an objective that learns from them too: any function of the rows."""
+    answers = {"model_logits": logits.detach().flip(-1) / 2} if objective.needs_model else {}
+    return objective.loss(logits, targets, **answers, **options)
 
 
 def one_hot(target):
@@ -98,7 +104,7 @@ def test_as_many_classes_as_images_is_not_ambiguous(loss, naive, options, logits
 @pytest.mark.parametrize("targets", [torch.empty(0, dtype=torch.int64), torch.empty(0, C)], ids=["indices", "values"])
 def test_a_batch_of_none_has_no_loss(name, targets):
     logits = torch.empty(0, C, requires_grad=True)
-    value = find_objective(name).loss(logits, targets)
+    value = loss_of(find_objective(name), logits, targets)
     assert value == 0
     value.backward()
 
@@ -161,7 +167,7 @@ def test_values_that_are_no_shares_are_refused(loss, value):
         loss(torch.zeros(2, 3), targets)
 
 
-BY_ROWS = [name for name, objective in OBJECTIVES.items() if objective.by_row]
+BY_ROWS = [name for name, objective in OBJECTIVES.items() if objective.by_row and not objective.needs_model]
 
 
 @pytest.mark.parametrize("name", BY_ROWS)
@@ -233,7 +239,7 @@ def test_an_objective_is_one_entry_for_branches_too(monkeypatch):
     assert branches.head("0").bias.tolist() == pytest.approx([2 / C - 1] * C)
     model(x)
     (logits,) = branches.logits().values()
-    assert branches.loss(y).item() == pytest.approx(Hinge().rows(logits, y).mean().item())
+    assert branches.losses(y)["0"].item() == pytest.approx(Hinge().rows(logits, y).mean().item())
     assert branches.accuracies(y)["0"] == (logits.argmax(1) == y).float().mean()
     branches.loss(y).backward()
     assert model[0].weight.grad.any()
@@ -289,10 +295,62 @@ def test_positions_are_rows(name, logits):
     mask = torch.ones(2, B)
     mask[0, :2] = 0
     objective = find_objective(name)
-    flat = objective.loss(dense.flatten(0, 1), targets.flatten(), mask=mask.flatten())
-    assert torch.equal(objective.loss(dense, targets, mask=mask), flat)
+    flat = loss_of(objective, dense.flatten(0, 1), targets.flatten(), mask=mask.flatten())
+    assert torch.equal(loss_of(objective, dense, targets, mask=mask), flat)
     kept = (mask != 0) & (targets != -100)
-    assert torch.allclose(flat, objective.loss(dense[kept], targets[kept]))
+    assert torch.allclose(flat, loss_of(objective, dense[kept], targets[kept]))
+
+
+@pytest.mark.parametrize(("temperature", "share"), [(3.0, 0.5), (1.0, 1.0), (4.0, 0.0), (0.5, 0.25)])
+def test_distillation_by_hand(temperature, share, logits):
+    model = torch.randn(B, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    targets, leaf = [4, 0, -100, 1, 3, 2, 0], logits.requires_grad_()
+    objective = find_objective("distill", temperature=temperature, share=share)
+    value = objective.loss(leaf, torch.tensor(targets), model_logits=model)
+
+    def soft(row):
+        powers = [math.exp(z / temperature) for z in row]
+        return [power / math.fsum(powers) for power in powers]
+
+    def naive(row, own, goal):
+        pairs = zip(soft(own), soft(row), strict=True)
+        divergence = math.fsum(p * math.log(p / q) for p, q in pairs)
+        return (1 - share) * naive_softmax(row, one_hot(goal)) + share * temperature**2 * divergence
+
+    rows = zip(logits.tolist(), model.tolist(), targets, strict=True)
+    terms = [naive(row, own, goal) for row, own, goal in rows if goal != -100]
+    assert value.item() == pytest.approx(math.fsum(terms) / len(terms), rel=1e-12)
+    value.backward()
+    assert model.grad is None  # the model does not learn from the branches' answers
+    assert leaf.grad[2].abs().max() == 0
+
+
+def test_distillation_is_least_where_a_branch_answers_as_the_model_does(logits):
+    leaf = (logits + 2).requires_grad_()  # softmax takes no notice of a shift
+    find_objective("distill", share=1.0).loss(leaf, torch.zeros(B, dtype=torch.int64), model_logits=logits).backward()
+    assert leaf.grad.abs().max() < 1e-15
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0}, "temperature must be a number above 0, got 0"),
+        ({"temperature": float("inf")}, "temperature must be a number above 0, got inf"),
+        ({"share": 1.5}, "share must be a number from 0 .* got 1.5"),
+        ({"share": float("nan")}, "share must be a number from 0 .* got nan"),
+    ],
+)
+def test_settings_of_distillation_that_mean_nothing(settings, message):
+    with pytest.raises(UsageError, match=message):
+        find_objective("distill", **settings)
+
+
+def test_distillation_needs_as_many_rows_of_the_model(logits):
+    targets = torch.zeros(B, dtype=torch.int64)
+    with pytest.raises(UsageError, match="give model_logits="):
+        find_objective("distill").loss(logits, targets)
+    with pytest.raises(UsageError, match=r"shapes \(6, 5\) and \(7, 5\)"):
+        find_objective("distill").loss(logits, targets, model_logits=logits[:-1])
 
 
 def test_the_prior_bias_counts_labels():

@@ -19,7 +19,7 @@ True
 Then train as ever, and take the branches off:
 
 >>> for _ in range(3):
-...     loss = F.cross_entropy(model(x), y) + 0.5 * branches.loss(y)
+...     loss = F.cross_entropy(model(x), y) + branches.loss(y)
 ...     optimizer.zero_grad()
 ...     loss.backward()
 ...     optimizer.step()

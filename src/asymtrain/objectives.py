@@ -1,6 +1,7 @@
 """What a head can learn by: one class for each objective, whose settings are its fields, and one table of them.
 
 - `Softmax` (competitive): cross-entropy over classes, the main objective;
+- `Distill`: the same, and the model's own answers as a second target;
 - `Sigmoid` (non-competitive): one binary cross-entropy per class, the auxiliary objective of the paper;
 - `Mse`, `Huber`: regression, or the regression of one-hot classes;
 - `Dice`: the overlap of predicted and true regions, for segmentation.
@@ -12,8 +13,10 @@ Logits are (..., C). Targets are class indices (...), or one value for each clas
 R rows (samples or positions), C classes.
 """
 
+import math
 import operator
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -35,6 +38,7 @@ class Objective:
     shares: ClassVar[bool] = True  # whether values of targets are shares of classes, between 0 and 1
     competes: ClassVar[bool] = False  # whether classes compete: then the loss of one class alone is always 0
     by_row: ClassVar[bool] = True  # whether the loss is a mean over rows
+    needs_model: ClassVar[bool] = False  # whether it also learns from the model's own logits
     # The formula that branches use for class indices where they make loss and gradient at once (`branches/_fused.py`)
     formula: ClassVar[Literal["sigmoid", "softmax"] | None] = None
 
@@ -51,11 +55,18 @@ class Objective:
         """Losses (...) of logits (..., C); targets, class indices or one value for each class, broadcast to them."""
         raise NotImplementedError
 
-    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits."""
+    def losses(
+        self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
+    ) -> Tensor:
+        """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits.
+
+        `model_logits` (R, C), or with the leading axes of the logits, are given where `needs_model` is set.
+        """
         return _mean(self.rows(logits, targets), keep)
 
-    def loss(self, logits: Tensor, targets: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def loss(
+        self, logits: Tensor, targets: Tensor, *, mask: Tensor | None = None, model_logits: Tensor | None = None
+    ) -> Tensor:
         """The loss of logits (..., C), a scalar; targets that do not fit are a `UsageError`.
 
         Rows whose `mask` (...) is 0 count for nothing.
@@ -65,7 +76,7 @@ class Objective:
         self.check(logits, targets)
         rows, goals = logits.flatten(0, -2), targets.flatten(0, logits.ndim - 2)
         goals, keep = kept_rows(goals, rows, self.ignore_index, None if mask is None else mask.flatten())
-        return self.losses(rows, goals, keep)
+        return self.losses(rows, goals, keep, *(() if model_logits is None else (model_logits.flatten(0, -2),)))
 
     def bias_at(self, shares: Tensor) -> Tensor:
         """The logits (C,) that predict just these shares of the classes."""
@@ -87,14 +98,14 @@ class Objective:
 
 @dataclass(frozen=True)
 class Sigmoid(Objective):
-    """Binary cross-entropy of each class by itself, averaged over classes or summed: the paper's auxiliary loss.
+    """Binary cross-entropy of each class by itself, summed over classes, or averaged as in the paper.
 
     Targets are class indices, or rows of shares: soft or multi-label targets.
     """
 
     formula: ClassVar[Literal["sigmoid", "softmax"] | None] = "sigmoid"
 
-    class_reduction: ClassReduction = "mean"
+    class_reduction: ClassReduction = "sum"
 
     def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
         losses = F.binary_cross_entropy_with_logits(logits, _goal(logits, targets), reduction="none")
@@ -114,7 +125,9 @@ class Softmax(Objective):
     def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
         return -(logits.log_softmax(-1) * _goal(logits, targets)).sum(-1)
 
-    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    def losses(
+        self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
+    ) -> Tensor:
         if keep is None or targets.ndim == logits.ndim:
             return super().losses(logits, targets, keep)
         # By index: one-hot rows of a vocabulary would be as large as the logits.
@@ -125,6 +138,45 @@ class Softmax(Objective):
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
         # Only differences of these logits mean much: of shares the largest is asked for.
         return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
+
+
+@dataclass(frozen=True)
+class Distill(Softmax):
+    """Cross-entropy on the labels, and the divergence from the model's own softened answers: self-distillation.
+
+    (1 - share) cross-entropy + share T^2 KL(softmax(model's logits / T) || softmax(logits / T)). The model's logits are
+    constants here: the branches learn from the model, not the model from the branches. T^2 keeps the gradients of both
+    parts comparable at any temperature T.
+    """
+
+    formula: ClassVar[Literal["sigmoid", "softmax"] | None] = None
+    needs_model: ClassVar[bool] = True
+
+    temperature: float = 3.0
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _is_number(self.temperature) or not 0 < self.temperature < math.inf:
+            raise UsageError(f"temperature must be a number above 0, got {self.temperature!r}")
+        if not _is_number(self.share) or not 0 <= self.share <= 1:
+            raise UsageError(f"share must be a number from 0 (labels alone) to 1 (the model alone), got {self.share!r}")
+
+    def losses(
+        self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
+    ) -> Tensor:
+        if model_logits is None:
+            raise UsageError("Distill also learns from the model's own logits: give model_logits=")
+        if model_logits.shape[-2:] != logits.shape[-2:]:
+            raise UsageError(
+                f"Distill needs one row of the model's logits for each row of a branch's: they have shapes "
+                f"{tuple(model_logits.shape[-2:])} and {tuple(logits.shape[-2:])}"
+            )
+        wanted = (model_logits.detach().to(logits.dtype) / self.temperature).log_softmax(-1)
+        found = (logits / self.temperature).log_softmax(-1)
+        divergence = _mean((wanted.exp() * (wanted - found)).sum(-1), keep)
+        on_labels = super().losses(logits, targets, keep)
+        return (1 - self.share) * on_labels + self.share * self.temperature**2 * divergence
 
 
 @dataclass(frozen=True)
@@ -168,7 +220,9 @@ class Dice(Objective):
 
     class_reduction: ClassReduction = "mean"
 
-    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    def losses(
+        self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
+    ) -> Tensor:
         predicted = logits.sigmoid() if targets.ndim == logits.ndim else logits.softmax(-1)
         goal = _goal(logits, targets)
         if keep is not None:
@@ -181,6 +235,7 @@ class Dice(Objective):
 OBJECTIVES: dict[str, type[Objective]] = {
     "sigmoid": Sigmoid,
     "softmax": Softmax,
+    "distill": Distill,
     "mse": Mse,
     "huber": Huber,
     "dice": Dice,
@@ -207,6 +262,10 @@ def whole_number(what: str, value: object) -> int:
     return number
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
     """Cross-entropy of logits (..., C) with class indices (...) or class probabilities (..., C), mean over all rows.
 
@@ -218,17 +277,18 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -
 
 
 def sigmoid_loss(
-    logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "mean", ignore_index: int = -100
+    logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "sum", ignore_index: int = -100
 ) -> Tensor:
     """Per-class binary cross-entropy of logits (..., C), mean over all rows.
 
     Targets are class indices (...), or a row of probabilities for each class (..., C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
-    `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
+    The C terms are summed, as those of a cross-entropy are; `class_reduction="mean"`, the default of most frameworks
+    and the paper's, makes the loss C times smaller.
 
     >>> import torch
     >>> round(sigmoid_loss(torch.zeros(3, 10), torch.tensor([1, 2, 3])).item(), 4)
-    0.6931
+    6.9315
     """
     return Sigmoid(class_reduction, ignore_index=ignore_index).loss(logits, targets)
 

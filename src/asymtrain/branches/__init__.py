@@ -9,11 +9,11 @@ _heads.py       one layer's weights and logits        _tied.py      the model's 
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches                              _optimizers.py  their weights in optimizers
-_with_branches.py  WithBranches
+_strength.py    how strong the losses are     _with_branches.py  WithBranches
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
-`prior`, `Parallel` and `Dense`. For tools on top of branches: the other names, which call a model without a trace, find
-the feature or the logits in what it gives, and make single heads.
+`prior`, `Parallel`, `Dense` and `Falling`. For tools on top of branches: the other names, which call a model without a
+trace, find the feature or the logits in what it gives, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
@@ -21,16 +21,27 @@ from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
-from asymtrain.branches._heads import Linear, Parallel, check_weight_count, draw_branches, module_heads, prior
+from asymtrain.branches._heads import (
+    MAP_HEADS,
+    Linear,
+    Parallel,
+    check_weight_count,
+    draw_branches,
+    module_heads,
+    prior,
+)
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
+from asymtrain.branches._strength import Falling, convolutional
 from asymtrain.branches._with_branches import WithBranches
 
 __all__ = [
+    "MAP_HEADS",
     "PRESETS",
     "Branches",
     "Dense",
+    "Falling",
     "Linear",
     "Parallel",
     "PoolName",
@@ -40,6 +51,7 @@ __all__ = [
     "call_model",
     "check_weight_count",
     "clean",
+    "convolutional",
     "draw_branches",
     "find_blocks",
     "first_feature",

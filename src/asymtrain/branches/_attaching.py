@@ -5,7 +5,7 @@ import math
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -15,30 +15,34 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain.branches._axes import BatchEvidence, LayerEvidence, infer_layout
 from asymtrain.branches._blocks import find_blocks
-from asymtrain.branches._core import Branches
+from asymtrain.branches._core import NO_MODEL_LOGITS, Branches
 from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
-from asymtrain.branches._heads import NAMED_HEADS, HeadKind, Linear, Parallel, Prior, make_heads
+from asymtrain.branches._heads import MAP_HEADS, NAMED_HEADS, Head, HeadKind, Linear, Parallel, Prior, make_heads
 from asymtrain.branches._layers import Where, by_layer, find_paths, module_at
 from asymtrain.branches._losses import LossFn, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
-from asymtrain.branches._nested import Selector, named_parts
+from asymtrain.branches._nested import Selector, logits_in, named_parts
 from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
+from asymtrain.branches._strength import Falling, Scheduled, StrengthRule, checked_rule, convolutional
 from asymtrain.branches._tied import output_layers
 from asymtrain.branches._with_branches import is_sharded
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
-from asymtrain.objectives import Objective, find_objective, prior_bias, whole_number
+from asymtrain.objectives import Objective, Sigmoid, find_objective, prior_bias, whole_number
 
+RECOMMENDED = "recommended"
+CONVOLUTIONAL_STRENGTH = 0.05  # of the recommended preset, where a layer holds a convolution
 PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's branch: twenty linear maps at each layer, of which the last is live, judged class by class
-    "paper": {"head": Parallel(20), "objective": "sigmoid"},
-    # The same branch, begun at the class shares: a bias-free one first has to learn that most classes are absent
-    "prior": {"head": Linear(bias="prior"), "objective": "sigmoid"},
+    # Class by class, begun at the class shares: a bias-free branch first has to learn that most classes are absent
+    RECOMMENDED: {"head": Linear(bias="prior"), "objective": "sigmoid", "strength": 0.5},
+    # The paper's branch: twenty linear maps at each layer, of which the last is live. Its unit is another one: losses
+    # averaged over classes and summed over layers
+    "paper": {"head": Parallel(20), "objective": Sigmoid(class_reduction="mean"), "strength": 1.0},
     # One target a pixel or a token, at every resolution: U-Nets and other dense predictors
-    "deep_supervision": {"pool": Dense(resize="targets"), "objective": "softmax"},
+    "deep_supervision": {"pool": Dense(resize="targets"), "objective": "softmax", "strength": 1.0},
     # Inner layers learn to use the model's own output layer, so that inference may stop there
-    "early_exit": {"pool": "none", "head": "tied", "objective": "softmax"},
+    "early_exit": {"pool": "none", "head": "tied", "objective": "softmax", "strength": 1.0},
     # What a linear classifier can read at a layer. No gradient goes into the model, and its forward needs none
-    "probe": {"objective": "softmax"},
+    "probe": {"head": "linear", "objective": "softmax", "strength": 1.0},
 }
 
 
@@ -50,7 +54,8 @@ def attach(
     at: Where | None = None,
     objective: str | Objective | LossFn | None = None,
     head: HeadKind | Parallel | Mapping[str, HeadKind] | None = None,
-    preset: str | None = None,
+    strength: StrengthRule | None = None,
+    preset: str = RECOMMENDED,
     pool: Pool | Mapping[str, Pool] | None = None,
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
@@ -71,12 +76,15 @@ def attach(
         at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
             that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
             By default the repeated blocks, at most six.
-        objective: what a branch learns by: `sigmoid` (the default, and the paper's), `softmax`, `mse`, `huber`,
-            `dice`; one of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or
-            `Mse(outputs=2)`; or a function from logits and targets to a scalar.
-        head: what a branch is: `linear` (the default, and the paper's), `mlp`, `conv`, `tied` (the model's own final
-            norm and output layer); `Linear(bias=prior(labels))`; `Parallel(20)`, the paper's twenty; a function of
-            (width, outputs) that returns a module; or a module that all layers share.
+        objective: what a branch learns by: `sigmoid` (the default), `softmax`, `distill`, `mse`, `huber`, `dice`; one
+            of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or `Mse(outputs=2)`; or a
+            function from logits and targets to a scalar.
+        head: what a branch is: `Linear(bias="prior")` (the default), `linear` (the paper's, without a bias), `mlp`,
+            `conv`, `tower` (for maps), `tied` (the model's own final norm and output layer); `Parallel(20)`, the
+            paper's twenty; a function of (width, outputs) that returns a module; or a module that all layers share.
+        strength: how much the branches count beside the main loss, together: a number, 1 for as much; or a function of
+            the progress of training, from 0 to 1, such as `Falling(0.5)`, which `branches.step(progress)` evaluates.
+            By default that of the preset; of the recommended one 0.5, and 0.05 where a layer holds a convolution.
         preset: a name of `PRESETS`, for the options that are not given.
         pool: `mean` over positions (the default), the `class_token` (position 0), `none` to keep the positions or
             `Dense(resize=...)` to bring them and the targets' to one number, or a function from the feature to (B, D).
@@ -91,7 +99,7 @@ def attach(
         shift: how many positions later a token's target is: 1 where a language model learns the next token from its
             own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
             models, else 0.
-        weights: of the layers in the sum of their losses.
+        weights: of the layers in the mean of their losses; in the paper's preset, in their sum.
         seed: of the initial weights. torch's global random state is not used.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from layer names (or globs) to values.
@@ -106,12 +114,15 @@ def attach(
     >>> branches.loss(y).backward()
     >>> branches.strip()
     """
-    if preset is not None and preset not in PRESETS:
+    if preset not in PRESETS:
         raise unknown_name("preset", str(preset), PRESETS)
-    options = {"objective": "sigmoid", "head": "linear", "pool": "mean"} | (PRESETS[preset] if preset else {})
-    given = {"objective": objective, "head": head, "pool": pool}
+    options = {"head": "linear", "pool": "mean"} | PRESETS[preset]
+    given = {"objective": objective, "head": head, "pool": pool, "strength": strength}
     options |= {name: value for name, value in given.items() if value is not None}
     learned = _learned_objective(options["objective"])
+    if head is None and not _has_prior(learned):
+        options["head"] = "linear"
+    rule = checked_rule(options["strength"])
     number = _number_of_outputs(classes, learned)
     for name in ("head", "pool"):
         if options[name] in (Linear, Parallel, Dense):
@@ -123,16 +134,20 @@ def attach(
     layers = {layer: module_at(model, path) for layer, path in paths.items()}
     _refuse_scripted(layers)
     mask_rule = mask_of(model, mask, layers.values())
-    pools: dict[str, Pool] = by_layer(options["pool"], layers, "pool", "mean")
-    wanted = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
     kinds = _kinds(parallel, layers)
+    pools = _pools(options["pool"], kinds, given=pool is not None)
+    wanted = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
     biases = {layer: _initial_bias(kind, learned, number) for layer, kind in kinds.items()}
-    layer_weights = by_layer(weights, layers, "weights", 1.0)
-    _check_weights(layer_weights)
+    layer_weights = _layer_weights(by_layer(weights, layers, "weights", 1.0), summed=preset == "paper")
+    why = f", of preset {preset!r}" if strength is None else ""
+    convolution = convolutional(layers) if strength is None and preset == RECOMMENDED else None
+    if convolution is not None:
+        rule = CONVOLUTIONAL_STRENGTH
+        why += f": layer {convolution!r} holds a convolution, and stronger branches cost such models accuracy"
 
     run = DryRun(model, layers, {layer: reader.output for layer, reader in wanted.items()})
     settled = [layer for layer, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
-    seen, batch = dry_run(run, sample, settled, detach=preset == "probe")
+    seen, batch, answer = dry_run(run, sample, settled, detach=preset == "probe")
     readers, features = {}, {}
     for layer, reader in wanted.items():
         readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, seen.get(layer), batch)
@@ -148,14 +163,22 @@ def attach(
         own={id(parameter) for parameter in model.parameters()},
         tied=functools.cache(lambda: output_layers(model, sample, list(layers.values()))),
     )  # fmt: skip
+    constant = 1.0 if callable(rule) else rule
+    _refuse_padded(heads, readers, mask_rule)
+    if getattr(learned, "needs_model", False):
+        _check_model_logits(answer, number, heads)
     settings = Settings(
         learned, parallel.activation, parallel.reduction,
         resize={layer: pool.resize for layer, pool in pools.items() if isinstance(pool, Dense) and pool.resize},
         shift=int(tokens and _is_causal(model)) if shift is None else shift,
-        weights={layer: float(weight) for layer, weight in layer_weights.items() if weight != 1},
+        strength=constant, weights={name: weight * constant for name, weight in layer_weights.items()},
     )  # fmt: skip
     watch_shift = tokens and shift in (None, 1)
-    branches = Branches(heads, readers, settings, paths=paths, mask=mask_rule, watch_shift=watch_shift)
+    schedule = Scheduled(rule, next(iter(features.values())).device) if callable(rule) else None
+    chosen = _describe(learned, kinds, parallel.redundancy) | {"strength": _in_words(rule) + why}
+    branches = Branches(
+        heads, readers, settings, schedule, paths=paths, mask=mask_rule, watch_shift=watch_shift, chosen=chosen
+    )
     branches.connect(model)
     return branches
 
@@ -208,6 +231,30 @@ def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
     return {layer: Linear() if kind == "linear" else kind for layer, kind in kinds.items()}
 
 
+def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, given: bool) -> dict[str, Pool]:
+    """How the features of each layer are pooled: by its head alone where that does it."""
+    pools: dict[str, Pool] = by_layer(pool, kinds, "pool", "mean")
+    for layer, kind in kinds.items():
+        if isinstance(kind, str) and kind in MAP_HEADS:
+            if given and not isinstance(pool, Mapping) and pool != "none":
+                raise UsageError(f"head={kind!r} pools maps itself: leave pool= out, or give pool='none'")
+            pools[layer] = "none"
+    return pools
+
+
+def _check_model_logits(output: object, classes: int, heads: Mapping[str, Head]) -> None:
+    """Refuse an objective that learns from the model's own logits where it has none, or branches have other rows."""
+    logits = logits_in(output)
+    if logits is None or logits.ndim != 2 or logits.shape[1] != classes:
+        raise UsageError(NO_MODEL_LOGITS)
+    for layer, head in heads.items():
+        if head.positions and not head.pools:
+            raise UsageError(
+                f"objective='distill' needs one row a sample, as the model's own logits have, and layer {layer!r} "
+                "keeps its positions: attach with pool='mean', or choose objective='softmax'"
+            )
+
+
 def _initial_bias(kind: HeadKind, objective: Objective | LossFn, classes: int) -> Tensor | None:
     """What the bias of each branch of a layer begins with (C,), or None."""
     bias = kind.bias if isinstance(kind, Linear) else None
@@ -251,10 +298,39 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
     return rows
 
 
-def _check_weights(weights: Mapping[str, object]) -> None:
+def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, float]:
+    """The weights of the layers, with the sum 1 unless their losses are summed as in the paper."""
     for layer, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
             raise UsageError(f"the weight of layer {layer!r} must be a number of 0 or more, got {weight!r}")
+    total = 1.0 if summed else math.fsum(weights.values())
+    if not total:
+        raise UsageError("the weights of all layers are 0: give one layer a weight, or strength=0")
+    return {layer: weight / total for layer, weight in weights.items()}
+
+
+def _has_prior(objective: Objective | LossFn) -> bool:
+    """Whether there are shares of classes that a bias can begin at."""
+    return isinstance(objective, Objective) and getattr(objective, "outputs", None) is None
+
+
+def _describe(objective: Objective | LossFn, kinds: Mapping[str, HeadKind], redundancy: int) -> dict[str, str]:
+    """What the branches are, in words."""
+    head = " and ".join(sorted({kind if isinstance(kind, str) else _in_words(kind) for kind in kinds.values()}))
+    return {"objective": _in_words(objective), "head": f"{redundancy} x {head}" if redundancy > 1 else head}
+
+
+def _in_words(value: object) -> str:
+    """A value as one writes it, with the settings that are not the usual ones; of a function or module its name."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if not isinstance(value, Objective | Linear | Falling):
+        return getattr(value, "__name__", type(value).__name__)
+    settings = {field.name: getattr(value, field.name) for field in fields(value)}
+    usual = {field.name: field.default for field in fields(value)}
+    own = {name: each for name, each in settings.items() if each is not usual[name] and not isinstance(each, Tensor)}
+    texts = [f"{name}={_in_words(each) if isinstance(each, Prior) else repr(each)}" for name, each in own.items()]
+    return f"{type(value).__name__}({', '.join(texts)})"
 
 
 def _is_causal(model: nn.Module) -> bool:
@@ -381,6 +457,16 @@ def _with_mask(
     masked = masked_layers(run, shapes, masked_sample(rule, sample), USUAL_MASK)
     readers = readers | {name: replace(readers[name], masked=answer) for name, answer in masked.items()}
     return readers, None if set(masked.values()) == {False} else rule
+
+
+def _refuse_padded(heads: Mapping[str, Head], readers: Mapping[str, Reader], rule: MaskRule | None) -> None:
+    """Refuse heads that pool positions without the mask that says which of them are padding."""
+    for name, reader in readers.items():
+        if rule is not None and heads[name].pools and reader.masked:
+            raise UsageError(
+                f"the head of layer {name!r} pools positions itself and would count padding: attach with mask=None if "
+                "nothing is padded, or with a head that keeps the positions"
+            )
 
 
 def _warn_of_repeated_calls(seen: Mapping[str, LayerEvidence]) -> None:

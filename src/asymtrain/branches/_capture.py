@@ -34,7 +34,7 @@ from torch.autograd.graph import Node
 from asymtrain.branches._layers import module_at
 from asymtrain.branches._losses import Product
 from asymtrain.branches._masks import MaskRule
-from asymtrain.branches._nested import first_tensor, select, tensors_in
+from asymtrain.branches._nested import first_tensor, logits_in, select, tensors_in
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, UsageWarning
 
@@ -57,6 +57,7 @@ class Forward:
         self.asked = False  # whether anyone has asked what it gave, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
+        self.model_logits: Tensor | None = None  # (B, C), those of the model itself, where the objective needs them
         self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
         self.dropped: Dropped | None = None  # earlier forwards, since the last about which someone asked
 
@@ -75,7 +76,7 @@ class Forward:
     def forget(self) -> None:
         """Drop all that is known of it."""
         self.forget_features("none")
-        self.mask = self.tokens = None
+        self.mask = self.tokens = self.model_logits = None
         self.products = ()
 
     def forget_features(self, state: Literal["none", "taken"]) -> None:
@@ -306,6 +307,10 @@ class OpenHook(_Hook):
 class CloseHook(_Hook):
     """Ends a forward."""
 
+    def __init__(self, forward: Forward, keep_logits: bool) -> None:
+        super().__init__(forward)
+        self.keep_logits = keep_logits
+
     # torch.compile runs the model's own hooks as frames of their own, and a tensor among a frame's named arguments
     # makes it warn about `.grad`.
     def __call__(self, *call: Any) -> None:
@@ -313,6 +318,10 @@ class CloseHook(_Hook):
         if forward.state == "running":
             for layer in () if torch.compiler.is_compiling() else forward.layers:
                 layer.settle()
+            if self.keep_logits:
+                logits = logits_in(call[-1])
+                # A copy: what is done to the output afterwards is no answer of the model.
+                forward.model_logits = None if logits is None else logits.detach().clone()
             forward.state = "over"
 
 
@@ -320,7 +329,7 @@ class Capture:
     """The hooks of one set of branches on one model, and what they caught.
 
     `mask` makes of the model's arguments what says which positions count; `keep_tokens` keeps the model's tokens for
-    the loss.
+    the loss, `keep_logits` its own logits.
     """
 
     def __init__(
@@ -331,6 +340,7 @@ class Capture:
         *,
         mask: MaskRule | None = None,
         keep_tokens: bool = False,
+        keep_logits: bool = False,
     ) -> None:
         self.forward = Forward()
         self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
@@ -345,7 +355,7 @@ class Capture:
             model.register_forward_pre_hook(opening, with_kwargs=True),
             *(modules[layer].register_forward_hook(hook) for layer, hook in self.layers.items()),
             # Last, for the case that the model itself is a layer.
-            model.register_forward_hook(CloseHook(self.forward)),
+            model.register_forward_hook(CloseHook(self.forward, keep_logits)),
         ]
         self.hooked = [weakref.ref(module) for module in (model, *modules.values())]
         for module in (model, *modules.values()):

@@ -2,7 +2,7 @@
 
     branches = attach(model, ...)        hooks on
     model(x)                             each layer's feature is caught, pooled to (B, D) unless positions are kept
-    branches.loss(y)                     live branches make logits of it, and one loss of the logits
+    branches.loss(y)                     live branches make logits of it, and one loss of the logits, with its strength
     branches.strip(optimizer)            hooks off
 
 All answers are about the model's latest forward, whatever mode it ran in. A backward that also goes through an earlier
@@ -36,6 +36,7 @@ from asymtrain.branches._losses import (
 from asymtrain.branches._masks import MaskRule, check_mask
 from asymtrain.branches._optimizers import StepHook, drop_parameters
 from asymtrain.branches._pooling import Reader
+from asymtrain.branches._strength import Scheduled, check_progress
 from asymtrain.errors import UsageError, UsageWarning, unknown_name
 
 Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None for the model's latest forward
@@ -62,10 +63,12 @@ class Branches(nn.Module):
         heads: Mapping[str, Head],
         readers: Mapping[str, Reader],
         settings: Settings,
+        schedule: Scheduled | None = None,
         *,
         paths: Mapping[str, str],
         mask: MaskRule | None,
         watch_shift: bool,
+        chosen: Mapping[str, str],
     ) -> None:
         super().__init__()
         self.paths = dict(paths)  # of the modules, by layer
@@ -77,13 +80,16 @@ class Branches(nn.Module):
         self.layers = tuple(heads)
         self.readers = {name: readers[name] for name in heads}
         self.settings = settings
+        self.schedule = schedule  # of the strength, where it is no number
+        self.chosen = dict(chosen)  # what attach decided, and why, by the name of the option
         self._allow_skipped = False
         self.stripped = False
         self._capture: Capture | None = None
         self._fuser: Fuser | None = None
         self._steps: StepHook | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._positions = {name: reader.positions for name, reader in readers.items()}
+        # Of the logits; a head that pools has taken those of the feature together.
+        self._positions = {name: 0 if heads[name].pools else reader.positions for name, reader in readers.items()}
         self._built = True
 
     @property
@@ -109,6 +115,22 @@ class Branches(nn.Module):
         head = self.heads[self._keys[layer]]
         assert isinstance(head, Head)
         return head
+
+    @property
+    def strength(self) -> float:
+        """How much the branches count beside the main loss, now; of a schedule the value is read from the device."""
+        return self.settings.strength if self.schedule is None else float(self.schedule.strength)
+
+    def step(self, progress: float) -> None:
+        """Move a strength that is a function of the progress of training, from 0 to 1; a constant one stays.
+
+        Call it before or after a step, outside of what is compiled or captured as a CUDA graph.
+        """
+        if torch.compiler.is_compiling():
+            raise UsageError("branches.step moves the strength between steps: call it outside of torch.compile")
+        progress = check_progress(progress)
+        if self.schedule is not None:
+            self.schedule.step(progress)
 
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle, without biases; those of the model do not count."""
@@ -172,20 +194,38 @@ class Branches(nn.Module):
         """
         return self._by_layer(self._losses(targets, logits, mask))
 
-    def loss(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> Tensor:
-        """The weighted sum over layers of the auxiliary losses; see `losses` for the arguments.
+    def loss(
+        self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None, main: Tensor | None = None
+    ) -> Tensor:
+        """The auxiliary loss, to add to the main one: the strength times the weighted mean of the layers' losses.
 
-        0 where every layer was skipped and that is allowed.
+        See `losses` for the arguments. `main`, the main loss, is for a strength that follows gradients. 0 where every
+        layer was skipped and that is allowed.
         """
         total = None if logits is not None or mask is not None else self._fused_loss(targets)
-        if total is not None:
-            return total
-        weights = self.settings.weights
-        for names, losses in self._losses(targets, logits, mask):
-            part = losses.sum()
-            if any(name in weights for name in names):
+        if total is None:
+            total = self._weighted(self._losses(targets, logits, mask))
+        return total if self.schedule is None else self.schedule.of(total)
+
+    def combine(self, losses: Mapping[str, Tensor], *, main: Tensor | None = None) -> Tensor:
+        """What `loss` makes of the losses by layer that `losses` gave."""
+        for name in losses:
+            if name not in self.layers:
+                raise unknown_name("layer in `losses`", name, self.layers)
+        total = self._weighted(((name,), loss.reshape(1)) for name, loss in losses.items())
+        return total if self.schedule is None else self.schedule.of(total)
+
+    def _weighted(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> Tensor:
+        """The weighted sum of losses (K,) of layers that came together; with a constant strength in it."""
+        weights, total = self.settings.weights, None
+        for names, losses in parts:
+            shares = [weights[name] for name in names]
+            if len(set(shares)) == 1:
+                part = losses.sum()
+                part = part if shares[0] == 1 else part * shares[0]
+            else:
                 # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
-                part = torch.stack([v * weights.get(name, 1.0) for name, v in zip(names, losses, strict=True)]).sum()
+                part = torch.stack([loss * share for loss, share in zip(losses, shares, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
         return torch.zeros((), device=self.head(self.layers[0]).device()) if total is None else total
 
@@ -214,16 +254,26 @@ class Branches(nn.Module):
     def _losses(self, targets: Tensor, logits: Logits, mask: Tensor | None) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
-        groups = self._aligned(logits, targets, mask)
+        groups, own = self._aligned(logits, targets, mask), self._model_logits(logits)
         tokens = None if self._capture is None else self._capture.forward.tokens
         if self._watch_shift and tokens is not None and not torch.compiler.is_compiling():
             self._watch_shift = not check_shift(tokens, targets, self.settings.shift, self.settings.ignore_index)
         for group in groups:
-            yield group.names, losses_of(group, self.settings)
+            yield group.names, losses_of(group, self.settings, own)
 
     def _aligned(self, logits: Logits, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
         given = self._given(logits)
         return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
+
+    def _model_logits(self, logits: Logits) -> Tensor | None:
+        """The model's own logits (B, C), where the objective needs them: those beside the branches', or the latest."""
+        if not self.settings.needs_model:
+            return None
+        latest = None if self._capture is None else self._capture.forward.model_logits
+        found = latest if logits is None else logits.get(MODEL_LOGITS, latest)
+        if found is None or found.ndim != 2:
+            raise UsageError(NO_MODEL_LOGITS)
+        return found
 
     def _products(self) -> tuple[Product, ...]:
         """Those of the latest logits, once: nobody is to keep them alive after their loss."""
@@ -277,7 +327,14 @@ class Branches(nn.Module):
         """Put the hooks on a model that has the layers, and on no other any more. `attach` does this."""
         self.disconnect()
         # Positions alone are masked, and only targets of tokens are shifted.
-        self._capture = Capture(model, self.readers, self.paths, mask=self.mask, keep_tokens=self._watch_shift)
+        self._capture = Capture(
+            model,
+            self.readers,
+            self.paths,
+            mask=self.mask,
+            keep_tokens=self._watch_shift,
+            keep_logits=self.settings.needs_model,
+        )
         self._steps = StepHook(model, list(self.parameters()))
         self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
@@ -298,6 +355,8 @@ class Branches(nn.Module):
         """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
         capture = self._attached()
         logits = self(capture.rows(self.allow_skipped))
+        if (own := self._model_logits(None)) is not None:
+            logits[MODEL_LOGITS] = own  # they go the same way, so that a later forward's are not taken for them
         # A compiled graph then need not give the features out beside the logits.
         capture.forward.forget_features("taken")
         if next(self.parameters(), None) is None:
@@ -327,11 +386,11 @@ class Branches(nn.Module):
                 f"{type(logits).__name__}: output, logits = net(x)"
             )
         for name in logits:
-            if name not in self.layers:
+            if name not in self.layers and name != MODEL_LOGITS:
                 raise unknown_name("layer in `logits`", name, self.layers)
         if self._capture is not None and torch.is_grad_enabled():
             self._capture.used = True
-        return logits
+        return {name: values for name, values in logits.items() if name != MODEL_LOGITS}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As torch's; a state of other branches is a `UsageError`."""
@@ -345,9 +404,11 @@ class Branches(nn.Module):
                 "redundancy of the training that wrote it"
             ) from error
 
-    def extra_repr(self) -> str:
-        """Which branch is live."""
-        return f"activation={self.activation}"
+    def __repr__(self) -> str:
+        names = self.layers if len(self.layers) <= _MOST_NAMED else (*self.layers[:2], "...", self.layers[-1])
+        chosen = {"layers": ", ".join(names), **self.chosen}
+        lines = [f"  {option}: {text}" for option, text in chosen.items()]
+        return "\n".join([f"Branches on {len(self.layers)} layers", *lines])
 
     def __enter__(self) -> Self:
         return self
@@ -408,5 +469,11 @@ def _key(layer: str) -> str:
     return f"/{key}" if hasattr(_EMPTY, key) else key
 
 
+MODEL_LOGITS = "(model)"  # the name, of no layer, under which `WithBranches` gives them where they are needed
+NO_MODEL_LOGITS = (
+    "objective='distill' also learns from the model's own logits, and its output holds none of shape (B, C) for these "
+    "classes: attach to a classifier, or choose objective='softmax'"
+)
 _EMPTY = nn.ModuleDict()
-_FIXED = ("activation", "mask")  # options of attach that are read here and fixed in the hooks
+_MOST_NAMED = 6
+_FIXED = ("activation", "mask", "strength")  # options of attach that are read here and fixed in the hooks

@@ -143,8 +143,8 @@ class DryRun:
 
 def dry_run(
     run: DryRun, sample: object, settled: Collection[str], *, detach: bool = False
-) -> tuple[dict[str, LayerEvidence], BatchEvidence]:
-    """Call the model on the sample; what was seen of the layers that ran, and of the batch.
+) -> tuple[dict[str, LayerEvidence], BatchEvidence, object]:
+    """Call the model on the sample; what was seen of the layers that ran, and of the batch, and the model's output.
 
     Where the layout of a layer is not `settled`, the model is also called on small variations of the sample. `detach`
     says that no gradient is to go into the model.
@@ -165,7 +165,7 @@ def dry_run(
         if open_layers and inputs:
             with preserve_attributes(model):
                 batch = _observe_variations(DryRun(model, open_layers, selectors), full, batch)
-    return seen, batch
+    return seen, batch, full.output
 
 
 def _checked_inputs(sample: object) -> list[Tensor]:

@@ -67,7 +67,8 @@ class FusionPlan:
     groups: tuple[LayerGroup, ...]
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the layers, group by group: the order of the logits
-    shares: Tensor | None  # of the layers in the sum, in that order; None where each is 1
+    shares: Tensor  # of the layers in the sum, in that order
+    even: float | None  # that of each layer, where all have one
     closed_form: bool  # whether the objective is the sigmoid of class indices
     objective: Objective
     launches: "Launches | None"  # kernels of our own, where there are some for such features
@@ -80,7 +81,7 @@ def fuser_of(heads: Mapping[str, Head], readers: Mapping[str, Reader], settings:
         return None
     if any(head.positions or len(head.live) == 1 or readers[name].detach for name, head in linear.items()):
         return None
-    if len({head.bias is None for head in linear.values()}) > 1:
+    if len({head.bias is None for head in linear.values()}) > 1 or settings.needs_model:
         return None
     return Fuser(linear, {name: readers[name].pooled or Pooled() for name in linear}, settings)
 
@@ -165,7 +166,7 @@ class Fuser:
         objective.check(torch.empty(batch, classes, device="meta"), targets)
         groups = tuple(_groups(features, pooled))
         order = tuple(layer for group in groups for layer in group.layers)
-        shares = [settings.weights.get(name, 1.0) for name in names]
+        shares = [settings.weights[name] for name in names]
         formula = objective.formula if by_index and len(targets) else None
         closed_form, softmax = formula == "sigmoid", formula == "softmax" and classes <= _MOST_CLASSES
         launches = None
@@ -178,7 +179,8 @@ class Fuser:
             sizes=[len(group.layers) for group in groups],
             order=order,
             # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
-            shares=None if set(shares) == {1.0} else weights[0].new_tensor([shares[layer] for layer in order]),
+            shares=weights[0].new_tensor([shares[layer] for layer in order]),
+            even=shares[0] if len(set(shares)) == 1 else None,
             closed_form=closed_form,
             objective=objective,
             launches=launches,
@@ -406,9 +408,8 @@ def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) 
     """The same loss as operations that autograd knows, for derivatives of its gradient."""
     count = plan.shape[0]
     total = torch.zeros((), device=targets.device)
-    shares = torch.ones(count, device=targets.device) if plan.shares is None else plan.shares
     all_axes = [group.axes for group in plan.groups for _ in group.layers]
-    for layer, axes, share in zip(plan.order, all_axes, shares, strict=True):
+    for layer, axes, share in zip(plan.order, all_axes, plan.shares, strict=True):
         weight = tensors[count + layer]
         bias = tensors[2 * count + layer] if len(tensors) > 2 * count else None
         logits = F.linear(_row(tensors[layer], axes, weight.dtype), weight, bias)
@@ -432,7 +433,7 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole:
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.objective.ignore_index, None)
         losses = plan.objective.losses(leaf, goals[None], keep)
-        loss = losses.sum() if plan.shares is None else losses @ plan.shares
+        loss = losses @ plan.shares
         (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
 
@@ -444,10 +445,11 @@ def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, who
     """
     _, batch, classes = plan.shape
     each = classes if _mean_over_classes(plan.objective) else 1
-    share: Any = 1 / (batch * each)
+    even = 1.0 if plan.even is None else plan.even  # into the scalars that are there already
+    share: Any = even / (batch * each)
     if not whole:
         keep = targets != plan.objective.ignore_index
-        share = (keep.to(logits.dtype) / (keep.sum().clamp_(min=1) * each)).unsqueeze(1)
+        share = (keep.to(logits.dtype) / (keep.sum().clamp_(min=1) * (each / even if even else math.inf))).unsqueeze(1)
         targets = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.
     signs = logits.new_ones(batch, classes).scatter_(1, targets.unsqueeze(1), -1.0)
@@ -456,7 +458,7 @@ def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, who
     if not whole:
         losses.mul_(share)
     gradient = signed.sigmoid_().mul_(signs.mul_(share))
-    total = losses.sum() if plan.shares is None else losses.sum((1, 2)) @ plan.shares
-    if plan.shares is not None:
+    total = losses.sum() if plan.even is not None else losses.sum((1, 2)) @ plan.shares
+    if plan.even is None:
         gradient.mul_(plan.shares.view(-1, 1, 1))
     return total.mul_(share) if whole else total, gradient

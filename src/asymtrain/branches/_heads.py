@@ -4,7 +4,8 @@
     ModuleHead    N modules of any kind, built by name or by a function
     TiedHead      modules of the model itself, or of another place; no weights of its own
 
-A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as many classes in the place of D.
+A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as many classes in the place of D; one that
+pools by itself, such as the tower, gives rows of classes (B, C).
 Axis letters: B batch, N branches at a layer, C classes, D width of a layer, K layers.
 """
 
@@ -12,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -25,7 +27,7 @@ from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.objectives import whole_number
 from asymtrain.streams import generator, key
 
-HeadName = Literal["linear", "mlp", "conv", "tied"]
+HeadName = Literal["linear", "mlp", "conv", "tower", "tied"]
 HeadBuilder = Callable[[int, int], nn.Module]
 
 
@@ -111,6 +113,7 @@ class Head(nn.Module):
         self.redundancy = redundancy
         self.activation: Activation = activation
         self.positions = positions
+        self.pools = False  # whether it gives one row of logits a sample, whatever it reads
 
     @abstractmethod
     def num_weights(self) -> int:
@@ -393,6 +396,8 @@ def _check_fit(layer: str, head: Head, feature: Tensor, outputs: int) -> None:
     try:
         with torch.no_grad():
             logits = built.eval()(feature.to(next(built.parameters(), feature).dtype))
+    except UsageError as error:
+        raise UsageError(f"layer {layer!r}: {error}") from None
     except Exception as error:
         raise UsageError(
             f"the head of layer {layer!r} cannot be called on features of shape {tuple(feature.shape)} "
@@ -401,14 +406,15 @@ def _check_fit(layer: str, head: Head, feature: Tensor, outputs: int) -> None:
     finally:
         for module, mode in modes:
             module.training = mode
-    fits = isinstance(logits, Tensor) and logits.ndim == feature.ndim and len(logits) == len(feature)
-    if not fits or width_of(logits, head.positions) != outputs:
+    fits = isinstance(logits, Tensor) and logits.ndim in (feature.ndim, 2) and len(logits) == len(feature)
+    head.pools = fits and logits.ndim == 2 < feature.ndim
+    if not fits or width_of(logits, 0 if head.pools else head.positions) != outputs:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         wanted = list(feature.shape)
         wanted[1 if head.positions > 1 else -1] = outputs
         raise UsageError(
             f"the head of layer {layer!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
-            f"{tuple(wanted)} is needed: check `classes`, and that the head keeps the positions"
+            f"{tuple(wanted)} is needed: check `classes`, and that the head keeps all positions or none"
         )
 
 
@@ -436,6 +442,35 @@ def _conv(positions: int) -> HeadBuilder:
     return build
 
 
+def _tower(positions: int) -> HeadBuilder:
+    if positions < 2:
+        raise UsageError("head='tower' reads maps (B, D, H, W): at layers without them use head='mlp'")
+
+    def build(width: int, outputs: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        # Two steps down, of a modest width whatever the layer's, so that a tower on an early layer stays cheap.
+        for taken, made in pairwise((width, *_TOWER)):
+            convolution = _CONVOLUTIONS[positions](taken, made, 3, stride=2, padding=1, bias=False)
+            layers += [convolution, nn.GroupNorm(8, made), nn.GELU()]
+        return _Tower(*layers, nn.Linear(_TOWER[-1], outputs))
+
+    return build
+
+
+class _Tower(nn.Sequential):
+    """Convolutions, the mean over what positions they leave, and a product."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if min(maps.shape[2:]) < _SMALLEST:
+            raise UsageError(
+                f"head='tower' needs maps of {_SMALLEST} positions or more along each axis, and got "
+                f"{' x '.join(map(str, maps.shape[2:]))}: leave the layer out, or use head='mlp' there"
+            )
+        for layer in self[:-1]:
+            maps = layer(maps)
+        return self[-1](maps.flatten(2).mean(-1))
+
+
 class _Turned(nn.Module):
     """(B, T, D) and (B, D, T), each from the other."""
 
@@ -444,8 +479,12 @@ class _Turned(nn.Module):
 
 
 _MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
-NAMED_HEADS: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv}
+_TOWER = (64, 128)  # widths
+_SMALLEST = 2  # maps of one position have nothing that a convolution could see
+NAMED_HEADS: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv, "tower": _tower}
 """Heads by name: for how many axes of positions the features have, a builder of (width, outputs)."""
+MAP_HEADS = frozenset({"tower"})
+"""Those of them that read positions and pool by themselves: their layers are read with pool='none'."""
 _CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _PRODUCTS: dict[int, Callable[..., Tensor]] = {2: F.conv2d, 3: F.conv3d}

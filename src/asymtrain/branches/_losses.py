@@ -35,12 +35,18 @@ class Settings:
     reduction: Reduction  # over the live branches of a layer
     resize: Mapping[str, Resize]  # of layers whose positions may differ in number from the targets'
     shift: int
-    weights: Mapping[str, float]  # of layers that do not count once
+    strength: float  # 1 where it changes with time, and is no setting
+    weights: Mapping[str, float]  # of each layer in the loss: its share, times the strength
 
     @property
     def ignore_index(self) -> int:
         """The class index that counts for nothing; a function of the user's own is given torch's."""
         return getattr(self.objective, "ignore_index", -100)
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the objective also learns from the model's own logits."""
+        return getattr(self.objective, "needs_model", False)
 
     @property
     def quantities(self) -> bool:
@@ -74,13 +80,17 @@ class Aligned:
     mask: Tensor | None  # (B, positions)
 
 
-def losses_of(group: Aligned, settings: Settings) -> Tensor:
-    """The losses (K,) of layers; over several live branches the sum or mean of their losses."""
+def losses_of(group: Aligned, settings: Settings, model_logits: Tensor | None) -> Tensor:
+    """The losses (K,) of layers; over several live branches the sum or mean of their losses.
+
+    `model_logits` (B, C) are the model's own, where the objective needs them.
+    """
     if group.mask is not None:
         group = replace(group, targets=without_masked(group.targets, group.mask, settings.ignore_index))
     if isinstance(settings.objective, Objective):
         settings.objective.check(group.logits[0], group.targets)
-        losses = settings.objective.losses(*_rows(group, settings.ignore_index))
+        own = () if model_logits is None else (model_logits.to(group.logits.device),)
+        losses = settings.objective.losses(*_rows(group, settings.ignore_index), *own)
     else:
         losses = _called(settings.objective, group)
     losses = losses.view(len(group.names), -1)

@@ -19,7 +19,7 @@ class WithBranches(nn.Module):
     >>> branches = attach(model, sample=x, classes=10)
     >>> net = WithBranches(model, branches)  # in DistributedDataParallel(net), where there are several processes
     >>> output, logits = net(x)
-    >>> loss = torch.nn.functional.cross_entropy(output, y) + 0.3 * branches.loss(y, logits=logits)
+    >>> loss = torch.nn.functional.cross_entropy(output, y) + branches.loss(y, logits=logits)
 
     A second set of branches on the model goes around the first: `WithBranches(WithBranches(model, one), two)` gives
     `(output, logits of one), logits of two`.

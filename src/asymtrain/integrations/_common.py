@@ -49,15 +49,13 @@ class Adapter:
         return targets_of(batch, self.targets, self.branches)
 
     def _losses(self, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum of the branches' losses in the model's latest forward; and each layer's loss.
+        """The auxiliary loss, with its strength, in the model's latest forward; and each layer's loss.
 
         Handed over as logits, which the branches do not check for drift between ranks: see `_average_gradients`.
         """
         assert self.branches is not None
         losses = self.branches.losses(targets, logits=self.branches.take())
-        weights = self.branches.settings.weights
-        weighted = [weights[layer] * loss if layer in weights else loss for layer, loss in losses.items()]
-        return sum(weighted, torch.zeros_like(main)), losses
+        return self.branches.combine(losses, main=main), losses
 
     def _total(self, main: Tensor, auxiliary: Tensor) -> Tensor:
         """The loss to train on.

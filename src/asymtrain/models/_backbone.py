@@ -31,6 +31,7 @@ class Backbone(nn.Module, ABC):
     # The axes of a point's output and the rule that turns it into features, as `attach` takes them.
     layout: str
     pool: Literal["mean", "class_token"] = "mean"
+    pooled: bool = True  # whether `stacked` gives means as features, or maps (R, B, D, H, W), for heads that read them
     dropout_width: int = 0  # how many values the dropout layer masks for one image; 0 where there is none
     dropout_rate: float = 0.0
     channels_last: bool = False  # whether a GPU computes it faster with channels as the innermost axis

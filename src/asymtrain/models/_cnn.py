@@ -79,7 +79,7 @@ class CNN(Backbone):
             hidden = hidden * keep
         for i in range(len(self.classifier)):
             hidden = torch.relu(stacked_linear(parameters, f"classifier.{i}.0", hidden))
-        features = [torch.stack([m.mean((2, 3)) for m in outputs[name]]) for name in self.points]
+        features = [torch.stack([m.mean((2, 3)) if self.pooled else m for m in outputs[name]]) for name in self.points]
         return stacked_linear(parameters, "head", hidden), features
 
 

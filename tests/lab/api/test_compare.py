@@ -16,6 +16,7 @@ from asymtrain import UsageError
 from asymtrain.__main__ import main
 from asymtrain.lab import executors
 from asymtrain.lab.api import compare as compared
+from asymtrain.lab.candidates import RECOMMENDED, Candidate
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.report import FILES, rows_frame
@@ -121,6 +122,19 @@ def test_the_result(folder):
     assert "asymtrain.compare" in page.read_text()
     assert result.command.endswith("seeds=2, recipe='paper', epochs=2, learning_rate=0.01, at='1')")
     assert ", recipe=None, " in compare(recipe=None).command
+
+
+def test_branches_that_nobody_names_are_the_recommended_ones(capsys):
+    def label(**options):
+        return Candidate.of(compare(**options).runs[1].spec).label
+
+    assert label() == RECOMMENDED.label
+    assert label(strength=0.1, objective="softmax") == "softmax with prior bias, strength 0.1"
+    assert label(objective="softmax") == label(objective="softmax", recipe="paper") == "softmax, alpha 0.1"
+    assert capsys.readouterr().err == ""
+    result = compare(progress=True, strength=0.1)
+    assert "Recommended branches: sigmoid with prior bias, strength 0.1 (here:lambda-" in capsys.readouterr().err
+    assert "strength=0.1" in result.command
 
 
 def test_the_runs_of_a_seed_are_a_pair():
@@ -242,8 +256,12 @@ def test_runs_that_fail_are_said(monkeypatch):
             "augmentation='none', erasing=0, mixup=0, cutmix=0)",
         ),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
-        ({"lr": 0.1}, "did you mean 'learning_rate'?"),
+        ({"lr": 0.1}, "did you mean 'layer_reduction' or 'learning_rate'?"),
         ({"epochs": "3"}, "epochs must be a number, got '3'"),
+        ({"strength": "1"}, "strength must be a finite number of 0 or more, got '1'"),
+        ({"strength": 1, "alpha": 1}, "leave out strength=, or alpha="),
+        ({"strength": 1, "layer_reduction": "sum"}, "leave out strength=, or layer_reduction='sum'"),
+        ({"head": "tower"}, "head='tower' reads maps"),
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),
         (
             {"build": "vit", "data": "shapes", "data_options": {"image_size": 12}, "at": None},

@@ -17,6 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from asymtrain.lab import executors
+from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
@@ -26,6 +27,7 @@ from asymtrain.lab.store import Store, stored_runs
 
 TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
 ONE_PAIR = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1")
+ONCE = ("--epochs", "1", "--seeds", "1")
 
 
 def rows(folder):
@@ -69,6 +71,36 @@ def test_json_is_all_there_is_on_stdout(cli, tmp_path):
     assert {(one["alpha"], one["redundancy"]) for one in trained} == {("0.5", "3")}
 
 
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ((), {"mlp": RECOMMENDED.label, "cnn": RECOMMENDED_ON_CONVOLUTIONS.label}),
+        (("--strength", "0.2"), dict.fromkeys(("mlp", "cnn"), "sigmoid with prior bias, strength 0.2")),
+        (("--strength", "0.2", "--set", "head=mlp"), dict.fromkeys(("mlp", "cnn"), "sigmoid, strength 0.2, MLP head")),
+        (("--set", "signal=noise"), {"mlp": RECOMMENDED.label, "cnn": RECOMMENDED_ON_CONVOLUTIONS.label}),
+        (("--alpha", "3"), dict.fromkeys(("mlp", "cnn"), "sigmoid, alpha 3")),
+        (("--set", "objective=softmax"), dict.fromkeys(("mlp", "cnn"), "softmax, alpha 0.1")),
+        (("--redundancy", "2"), dict.fromkeys(("mlp", "cnn"), "sigmoid, alpha 0.1")),
+    ],
+    ids=" ".join,
+)
+def test_branches_that_nobody_names_are_the_recommended_ones(cli, options, labels):
+    result = cli("run", "--arch", "mlp,cnn", "--data-option", "size=100", *ONCE, *options)
+    assert result.code == 0, result.err
+    runs = [run for run in stored_runs(Path("asymtrain-report/runs.sqlite")) if run.spec.redundancy]
+    assert {run.spec.arch: Candidate.of(run.spec).label for run in runs} == labels
+    told = [line for line in result.err.splitlines() if line.startswith("Recommended branches: ")]
+    assert len(told) == (1 if "--strength" in options or labels["mlp"] == RECOMMENDED.label else 0)
+    assert all(label in told[0] for label in labels.values() if told)
+    assert ("alpha" in result.err) == (labels["mlp"].endswith("alpha 0.1"))
+
+
+def test_at_the_scale_of_the_paper_branches_are_the_paper_s(cli, monkeypatch):
+    monkeypatch.setattr(executors, "execute", lambda specs, **options: pytest.fail(Candidate.of(specs[1]).label))
+    with pytest.raises(pytest.fail.Exception, match=r"sigmoid, alpha 0\.1$"):
+        cli("run", "--arch", "mlp", "--scale", "paper", "--data", "shapes", *ONCE)
+
+
 @pytest.mark.slow
 def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path):
     assert cli(*TINY).code == 0
@@ -78,12 +110,12 @@ def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_pat
     assert again.code == 0
     assert {name: (folder / name).read_bytes() for name in FILES.values()} == before
     store = "asymtrain-report/runs.sqlite"
-    assert again.err.splitlines()[1] == f"4 of 4 runs are in {store} already: nothing is left to train."
+    assert again.err.splitlines()[2] == f"4 of 4 runs are in {store} already: nothing is left to train."
     assert "seed 4" not in again.err
     # More seeds: only the new ones are trained and told, the old rows stay.
     more = cli("run", "--arch", "mlp", "--seeds", "42..44", "--epochs", "1")
     assert more.code == 0
-    assert more.err.splitlines()[1] == f"4 of 6 runs are in {store} already."
+    assert more.err.splitlines()[2] == f"4 of 6 runs are in {store} already."
     assert re.findall(r"^(\d/6) mlp .* seed (\d+): ", more.err, re.MULTILINE) == [("5/6", "44"), ("6/6", "44")]
     old = before["rows.csv"].decode().splitlines()
     assert set(old) < set((folder / "rows.csv").read_text().splitlines())
@@ -157,7 +189,7 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         kept = f"No run was finished in this time: {epochs} of 6 epochs are trained and kept"
         assert re.search(rf"^Not finished: 0 of 2 .*\. {kept}.*\. Give the same", result.err, re.MULTILINE)
     last = cli(*pair, "--minutes", "10")
-    assert last.err.splitlines()[1] == "2 runs go on from a checkpoint."
+    assert last.err.splitlines()[2] == "2 runs go on from a checkpoint."
     assert "Not finished" not in last.err
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
@@ -172,6 +204,10 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         (("--arch", "cnnn"), "did you mean 'cnn'"),
         (("--arch", "cnn", "--data-option", "image_size=12"), "12 cannot be halved 3 times: give a multiple of 8"),
         (("--alpha", "much"), "--alpha"),
+        (("--strength", "-1"), "strength must be a finite number of 0 or more, got -1.0"),
+        (("--strength", "1", "--alpha", "1"), "leave out --strength, or --alpha"),
+        (("--strength", "1", "--set", "balance=norms"), "leave out --strength, or --set balance=norms"),
+        (("--set", "head=tower"), "head='tower' reads maps, and the layers of mlp give none: use head='mlp'"),
         (("--redundancy", "0"), "redundancy must be 1 or more"),
         (("--seeds", "few"), "--seeds few"),
         (("--set", "signl=noise"), "no such field; write one of layers=all|later|middle, pool=mean|class_token, head="),
@@ -252,6 +288,7 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
     ) as process:
         assert process.stderr.readline().startswith("Loading PyTorch")
         assert process.stderr.readline().startswith("Defaults: ")
+        assert process.stderr.readline().startswith("Recommended branches: ")
         first = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
@@ -290,6 +327,7 @@ def test_ctrl_c_while_training_starts_is_answered_at_once_and_waits_for_nothing(
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr.readline().startswith("Loading PyTorch")
         assert process.stderr.readline().startswith("Defaults: ")
+        assert process.stderr.readline().startswith("Recommended branches: ")
         while not (tmp_path / "slow").exists():
             assert process.poll() is None
             time.sleep(0.1)
@@ -512,7 +550,6 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
 
 
 ENOUGH = ("--data-option", "size=6500", "--data-option", "image_size=8", "--data-option", "test_size=100")
-ONCE = ("--epochs", "1", "--seeds", "1")
 SMALL_MLP = ("--arch-option", "widths=[8, 8]")
 TRAININGS = {
     "run": ("run", "--arch", "mlp", *SMALL_MLP, *ONCE),

@@ -59,6 +59,7 @@ def assert_same_state(first, second):
 STRONG = {
     "schedule": "cosine", "schedule_by": "step", "warmup": 0.5, "augmentation": "trivial", "erasing": 0.3, "mixup": 0.2,
     "cutmix": 1.0, "label_smoothing": 0.1, "clip": 1.0, "averaging": 0.99, "decay": "matrices", "test": "every",
+    "balance": "norms",
 }  # fmt: skip
 RECIPES = {
     "simple": {"augmentation": "flip_shift", "schedule": "cosine"},

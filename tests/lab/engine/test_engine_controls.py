@@ -28,6 +28,7 @@ from small_backbones import SMALL
 
 CONTROLS = {
     "softmax": {"objective": "softmax"},
+    "distill": {"objective": "distill", "bias": "prior", "mixup": 0.4},
     "random labels": {"branch_labels": "random"},
     "bias": {"bias": "prior", "decay": "matrices", "weight_decay": 0.5},
     "bias, softmax, all live": {"bias": "prior", "objective": "softmax", "activation": "all"},
@@ -37,6 +38,8 @@ CONTROLS = {
     "noise": {"signal": "noise"},
     "gated": {"signal": "gated"},
     "layers averaged": {"class_reduction": "sum", "layer_reduction": "mean"},
+    "ratio of gradients": {"balance": "norms", "cosine_every": 5, "clip": 1.0},
+    "ratio of gradients, falling": {"balance": "norms", "cosine_every": 0, "alpha_schedule": "linear"},
     "linear": {"alpha_schedule": "linear"},
     "early": {"alpha_schedule": "early"},
     "smoothing": {"label_smoothing": 0.2},
@@ -71,6 +74,7 @@ KINDS = [
     {"layer_reduction": "mean"},
     {"objective": "softmax", "branch_labels": "random"},
     {"bias": "prior"},
+    {"objective": "distill", "layer_reduction": "mean"},
     {"branch_weights": "frozen"},
     {"signal": "detached"},
 ]

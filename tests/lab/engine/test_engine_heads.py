@@ -51,6 +51,21 @@ def test_a_head_from_outside_trains_in_a_stack_as_in_the_reference(head, spec_wi
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=8)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("activation", ["last", pytest.param("all", marks=pytest.mark.slow)])
+def test_towers_on_the_maps_of_a_backbone_train_in_a_stack_as_in_the_reference(activation, strategy, dataset):
+    spec = spec_of("cnn", head="tower", activation=activation, decay="matrices", weight_decay=0.5)
+    specs = [spec, dataclasses.replace(spec, seed=7, alpha=0.3, layers="later", objective="distill"), spec.plain()]
+    assert_stack_is_near(specs, dataset, strategy, steps=8)
+
+
+@pytest.mark.parametrize("arch", ["mlp", "vit"])
+def test_towers_are_refused_where_there_are_no_maps(arch, dataset):
+    for train in (train_reference, lambda spec, dataset: stack_of([spec.plain(), spec], dataset)):
+        with pytest.raises(UsageError, match=f"head='tower' reads maps, and the layers of {arch} give none"):
+            train(spec_of(arch, head="tower"), dataset)
+
+
 def test_a_head_with_buffers_is_refused_by_stacks(spec_with, dataset):
     spec = spec_with(normalised)
     with pytest.raises(UsageError, match="has buffers"):

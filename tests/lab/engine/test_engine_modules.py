@@ -61,6 +61,9 @@ CASES = {
     "replaced, infinite and frozen": ("centred", "vectors", {}),
     "one layer": ("vector_network", "vectors", {"at": ("0.1",)}),
     "mlp heads": ("resnet", "images", {"head": "mlp"}),
+    "towers": ("resnet", "images", {"head": "tower", "decay": "matrices", "weight_decay": 0.5}),
+    "towers that distill": ("resnet", "images", {"head": "tower", "objective": "distill", "activation": "all"}),
+    "ratio of gradients": ("vector_network", "vectors", {"balance": "norms"}),
     "prior bias": ("vector_network", "vectors", {"bias": "prior", "objective": "softmax"}),
     "all branches": ("vector_network", "vectors", {"activation": "all", "redundancy": 3}),
     "short last batch": ("vector_network", "vectors", {"batch": 33}),
@@ -70,7 +73,7 @@ CASES = {
 }
 
 
-LONG = ("stochastic depth", "dropout and tied weights", "mlp heads")
+LONG = ("stochastic depth", "dropout and tied weights", "mlp heads", "towers that distill")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,46 @@ def base_spec(
     if not arch_options:
         return spec
     return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
+
+
+def recommends(given: Mapping[str, Any], strength: float | None = None) -> bool:
+    """Whether nobody named a configuration of branches, or its strength alone; `given` are fields of runs."""
+    from asymtrain.lab.candidates import Candidate
+
+    if strength is None:
+        return not {*Candidate().fields(), "redundancy", "activation"}.intersection(given)
+    if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= strength < math.inf:
+        raise UsageError(f"strength must be a finite number of 0 or more, got {strength!r}")
+    for name in ("alpha", "class_reduction", "layer_reduction", "balance"):
+        if name in given:
+            option = "--alpha" if name == "alpha" else f"--set {name}={given[name]}"
+            raise UsageError(f"--strength is a weight in a unit of its own: leave out --strength, or {option}")
+    return True
+
+
+def with_recommended(
+    bases: Sequence[RunSpec], given: Mapping[str, Any], strength: float | None, data_root: Path | None
+) -> tuple[list[RunSpec], str]:
+    """Specs with the branches that the library recommends for their models, and a line that tells them.
+
+    Fields that are given win, and so does a strength.
+    """
+    from asymtrain.lab.candidates import Candidate
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import recommended_branches
+
+    specs, archs = [], dict[str, list[str]]()
+    for base in bases:
+        candidate, convolution = recommended_branches(base, load_for(base, data_root))
+        fields = candidate.fields() | ({} if strength is None else {"alpha": strength})
+        fields |= {name: given[name] for name in fields if given.get(name) is not None}
+        if fields["head"] != "linear" and "bias" not in given:
+            fields["bias"] = "none"
+        specs.append(replace(base, **fields))
+        own = f"{base.arch}, whose layers hold convolutions" if convolution and strength is None else base.arch
+        archs.setdefault(Candidate.of(specs[-1]).label, []).append(own)
+    words = [f"{label} ({', '.join(names)})" for label, names in archs.items()]
+    return specs, f"Recommended branches: {'; '.join(words)}."
 
 
 def check_output(folder: Path, record: Path) -> None:
@@ -231,12 +273,15 @@ def named_spec(
     scope: ExitStack,
     *,
     all_images: bool = False,
+    recommended: bool = False,
+    strength: float | None = None,
     **others: Any,
 ) -> tuple[RunSpec, list[str]]:
     """`base_spec` of values, and lines that name the defaults, `others` included.
 
     What has no name gets one, which holds until `scope` is closed. With `all_images` there are all of them, where a
-    scale would take a few, and alpha is not among the defaults.
+    scale would take a few, and alpha is not among the defaults. `recommended`: branches that nobody named are those
+    that the library recommends, of this strength.
     """
     from torch import nn
 
@@ -256,13 +301,17 @@ def named_spec(
     if all_images:
         base = replace(base, per_class=given.get("per_class"))
     dataset = load_for(base, data_root)
-    known = {"dataset", *given, *(["alpha"] if all_images else [])}
+    recommended = recommended and recommends(given, strength)
+    known = {"dataset", *given, *(["alpha"] if all_images or recommended else [])}
     (base,), opening = complete([base], recipe, known, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
         arch = scope.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
         base = replace(base, arch=arch)
     check_data([base], data_root)
+    if recommended:
+        (base,), line = with_recommended([base], given, strength, data_root)
+        opening.append(line)
     return base, opening
 
 

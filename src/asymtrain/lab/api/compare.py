@@ -41,6 +41,7 @@ def compare(
     objective: str | None = None,
     bias: str | None = None,
     redundancy: int | None = None,
+    strength: float | None = None,
     alpha: float | None = None,
     precision: str | None = None,
     build_options: Mapping[str, Any] | None = None,
@@ -89,11 +90,13 @@ def compare(
         at: layers as `attach` takes them, by name; the repeated blocks where none are given.
         pool: mean, or class_token.
         layout: the axes of a layer's output, such as BTD, where they cannot be told.
-        head: linear, or mlp.
-        objective: the loss of a branch: sigmoid, softmax, mse or huber.
+        head: linear, mlp, or tower, for layers that give maps.
+        objective: the loss of a branch: sigmoid, softmax, distill, mse or huber.
         bias: prior, for branches with a bias that begins at the classes' shares.
         redundancy: branches at each layer.
-        alpha: the weight of the auxiliary objective.
+        strength: how much branches count beside the main loss, as `attach` takes it; what else is not given of them is
+            the recommended configuration, which is trained where nothing is given.
+        alpha: the weight of the auxiliary objective in the paper's unit; what else is not given is the paper's.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
@@ -122,7 +125,9 @@ def compare(
     numbers = common.parse_seeds(seeds)
     with common.naming_arguments(compare), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
-        base, opening = common.named_spec(build, data, recipe, given, build_options, data_options, root, scope)
+        base, opening = common.named_spec(
+            build, data, recipe, given, build_options, data_options, root, scope, recommended=True, strength=strength
+        )
         specs = pairs(base, numbers)
         where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
         with progress_display(opening, quiet=not progress) as display:
@@ -133,7 +138,8 @@ def compare(
         trained.interrupt.add_note(f"asymtrain.compare: {left}; {again}")
         raise trained.interrupt
     chosen = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe} | given
-    command = common.call_text("compare", base, chosen, own, build_options=build_options, data_options=data_options)
+    options = {"strength": strength, "build_options": build_options, "data_options": data_options}
+    command = common.call_text("compare", base, chosen, own, **options)
     result = compared(trained.runs, command, record)
     if len(trained.runs) < len(specs):
         left += f": {trained.note}" if trained.note else ""

@@ -257,7 +257,7 @@ class RunOptions:
         ]
 
 
-CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe")
+CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe", "strength")
 """Options that are no field of a spec by the same name."""
 
 

@@ -3,13 +3,14 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.api.common import Trained, train_runs
+from asymtrain.lab.api.common import Trained, recommends, train_runs, with_recommended
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
@@ -32,10 +33,24 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
 
 
+@dataclass(frozen=True)
+class PairOptions(RunOptions):
+    """Which pairs of runs."""
+
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Weight of branches in the paper's unit; then all else is the paper's."),
+    ] = None
+    strength: Annotated[
+        float | None,
+        typer.Option(help="How much branches count beside the main loss. Default: as recommended for the model."),
+    ] = None
+
+
 @flattened
 def run(
     context: typer.Context,
-    chosen: RunOptions,
+    chosen: PairOptions,
     training: TrainingOptions,
     output: OutputOptions,
     tracks: TrackOptions,
@@ -48,7 +63,7 @@ def run(
     """Compare training without branches (Plain) and with them (Asymmetric).
 
     With no options: three small backbones learn procedural shapes with five seeds, in about three minutes on two cores.
-    Called again, it continues where it stopped.
+    Branches are the recommended ones, unless an option names others. Called again, it continues where it stopped.
     """
     with loading():
         from asymtrain.lab.api.compare import compared
@@ -61,7 +76,13 @@ def run(
     else:
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
-        bases, defaults = chosen.complete(chosen.base_specs(**fields), fields, training.data_root, **unnamed)
+        bases, line = chosen.base_specs(**fields), list[str]()
+        named = fields | {name: getattr(chosen, name) for name in chosen.given()}
+        if recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper"):
+            bases, *line = with_recommended(bases, named, chosen.strength, training.data_root)
+        known = {*fields, *(["alpha"] if line else [])}
+        bases, defaults = chosen.complete(bases, known, training.data_root, **unnamed)
+        defaults += line
         specs = [spec for base in bases for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)

@@ -7,7 +7,7 @@ computed by one of two strategies, which give the same numbers up to rounding; `
 - `side_by_side`: each run by itself, one after the other; on a GPU on several streams, and several runs of a module in
   a call where that is faster (`programs.py`).
 
-Axis letters: R runs, B batch, C classes, D width, N branches, K points, P parameters.
+Axis letters: R runs, B batch, C classes, D width, H W height and width of maps, N branches, K points, P parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from asymtrain.branches import module_heads
+from asymtrain.branches import MAP_HEADS
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.parameters import FlatParameters
-from asymtrain.lab.engine.setup import Network
+from asymtrain.lab.engine.setup import Network, branch_modules
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Outputs, Parameters
 from asymtrain.objectives import Objective, find_objective
@@ -128,7 +128,7 @@ class StackLoss:
             reached = list(enumerate(features))
             cut = self._runs_with("detached", batch)
             held = [] if cut is False else [(k, _held(point, cut)) for k, point in reached]
-            points = self.points(parameters, reached + held, batch).split(len(reached), 2)
+            points = self.points(parameters, reached + held, batch, logits).split(len(reached), 2)
             auxiliary, applied = (_auxiliary(part, batch, share) for part in (points[0], points[-1]))
         right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
         correct = (right * batch.weight).sum(1)
@@ -140,8 +140,10 @@ class StackLoss:
             return self.network.stacked(parameters, images, buffers=buffers)[0]
         return self.network.stacked(parameters, images)[0]
 
-    def points(self, parameters: Parameters, features: Sequence[tuple[int, Tensor]], batch: Batch) -> Tensor:
-        """Losses (R, B, K) of K points, each with its number and features (R, B, D).
+    def points(
+        self, parameters: Parameters, features: Sequence[tuple[int, Tensor]], batch: Batch, own: Tensor
+    ) -> Tensor:
+        """Losses (R, B, K) of K points, each with its number and features (R, B, D); `own`: the network's logits.
 
         Logits are joined before the loss is taken: the compiler makes one kernel of all that reads the same targets,
         and one that holds the loss of each point by itself, forwards and backwards, takes minutes to compile.
@@ -155,7 +157,7 @@ class StackLoss:
             targets, others = batch.targets, batch.other_targets
         losses: Tensor | None = None
         for objective in dict.fromkeys(kind.objective for kind in self.kinds):
-            by_it = batch.mixed(partial(_rows, objective, logits), targets, others).sum(3)
+            by_it = batch.mixed(partial(_rows, objective, logits, own), targets, others).sum(3)
             if losses is None:
                 losses = by_it
             else:
@@ -167,7 +169,7 @@ class StackLoss:
     def _products(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Logits (R, B, N, C) of point k without their biases (R, N, C), and these, if any.
 
-        Features are (R, B, D), weights (R, N, C, D).
+        Features are (R, B, D), or maps (R, B, D, H, W); weights (R, N, C, D).
         """
         name = f"branch.{k}"
         own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
@@ -180,6 +182,10 @@ class StackLoss:
             own = {key: _held(value, frozen) for key, value in own.items()}
         if self.head in _PRODUCTS:
             return _PRODUCTS[self.head](own, features)
+        if self.head in MAP_HEADS:
+            # As autocast would have it; what is not of a module is in its type already.
+            half = self.network.autocast if isinstance(self.network, ModuleNetwork) else None
+            return map_products(self.modules[k], own, features, half), None
         return module_products(self.modules[k], own, features), None
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
@@ -194,8 +200,12 @@ class StackLoss:
         return torch.stack([batch.kind == kind for kind, wanted in enumerate(chosen) if wanted]).any(0)
 
 
-def _rows(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
-    """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B)."""
+def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) -> Tensor:
+    """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B), and the network's own logits (R, B, C)."""
+    if objective.needs_model:
+        # Each row by itself: the loss over one row is that row's.
+        own = own[:, :, None, None, None]
+        return objective.losses(logits.unsqueeze(-2), targets[:, :, None, None, None], None, own)
     return objective.rows(logits, targets[:, :, None, None])
 
 
@@ -245,6 +255,24 @@ def module_products(head: nn.Module, weights: Mapping[str, Tensor], features: Te
     return logits
 
 
+def map_products(
+    head: nn.Module, weights: Mapping[str, Tensor], maps: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Logits (R, B, N, C) of branches that read maps (R, B, D, H, W): the module, called for each.
+
+    One after the other: together, their convolutions would be groups of one, which is several times slower.
+    """
+    names, values = [name.removeprefix(".") for name in weights], list(weights.values())
+    dtype = dtype or values[0].dtype
+    count = values[0].shape[1]
+    branches = zip(*(value.to(dtype).flatten(0, 1).unbind() for value in values), strict=True)
+    logits = [
+        functional_call(head, dict(zip(names, branch, strict=True)), (maps[index // count].to(dtype),))
+        for index, branch in enumerate(branches)
+    ]
+    return torch.stack(logits).unflatten(0, (-1, count)).transpose(1, 2)
+
+
 # The heads whose products of all runs are written out, which is faster.
 _PRODUCTS: dict[str, Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]] = {
     "linear": linear_products,
@@ -262,8 +290,7 @@ def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
     kinds = tuple(sorted(set(kinds_of(specs)), key=_by_name))
     modules: tuple[nn.Module, ...] = ()
     if lead.redundancy and lead.head not in _PRODUCTS:
-        widths = enumerate(network.widths)
-        modules = tuple(module_heads(lead.head, 0, k, width, network.classes, 1)[0] for k, width in widths)
+        modules = tuple(branch_modules(lead.head, network, k)[0] for k in range(len(network.widths)))
     return StackLoss(network, bool(lead.redundancy), kinds, lead.head, modules)
 
 

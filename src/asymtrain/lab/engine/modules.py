@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from asymtrain.branches import PoolName, Reader, attach, find_blocks, logits_in, module_at
+from asymtrain.branches import MAP_HEADS, PoolName, Reader, attach, find_blocks, logits_in, module_at
 from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.lab.engine.parameters import is_branch
@@ -52,6 +52,7 @@ class ModuleNetwork:
         *,
         branches: bool = True,
         at: Sequence[str] = (),
+        head: Literal["linear", "mlp", "tower"] = "linear",
         pool: PoolName = "mean",
         layout: str = "",
         autocast: torch.dtype | None = None,
@@ -60,7 +61,8 @@ class ModuleNetwork:
 
         Without `branches` it has no layers.
         """
-        self.module, self.classes, self.pool, self.autocast, self.sample = module, classes, pool, autocast, sample
+        self.module, self.classes, self.autocast, self.sample = module, classes, autocast, sample
+        self.pool: PoolName = "none" if head in MAP_HEADS else pool  # one that pools by itself reads maps
         self.points: tuple[str, ...] = ()
         self.widths: tuple[int, ...] = ()
         self.paths: dict[str, str] = {}
@@ -75,7 +77,7 @@ class ModuleNetwork:
         self.draws = self._dry_run(sample)
         if branches:
             where = list(at) or find_blocks(module, sample)
-            attached = attach(module, sample, classes, at=where, pool=pool, layout=layout or None)
+            attached = attach(module, sample, classes, at=where, head=head, pool=self.pool, layout=layout or None)
             self.points, self.paths, self.readers = attached.layers, attached.paths, attached.readers
             self.widths = tuple(attached.head(layer).width for layer in self.points)
             attached.strip()
@@ -111,7 +113,7 @@ class ModuleNetwork:
         buffers: Mapping[str, Tensor] | None = None,
         training: Training | None = None,
     ) -> Outputs:
-        """Logits (R, B, C) and features [(R, B, D_k)] of R runs; in evaluation with `buffers`, else with `training`.
+        """Logits (R, B, C) and features [(R, B, D_k)], or maps; in evaluation with `buffers`, else with `training`.
 
         Without either, in evaluation with the module's own buffers.
         """

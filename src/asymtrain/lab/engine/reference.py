@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from asymtrain import streams
-from asymtrain.branches import Branches, Linear, Parallel, attach
+from asymtrain.branches import MAP_HEADS, Branches, Linear, Parallel, attach
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
@@ -117,6 +117,7 @@ class _Loop:
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
+        self.scale = 1.0  # of alpha, where it is a ratio of gradients
         self.averaged = _averaged(self.model, spec.averaging) if spec.averaging else None
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
@@ -134,7 +135,9 @@ class _Loop:
                 # or AdamW raises an error
                 group["lr"] = rates[i] if rates[i] <= torch.finfo(torch.float32).max else math.inf
             right, main, auxiliary = self.losses(step, indices)
-            at_step = self.update(step, main, auxiliary, schedule.alpha_at(spec, epoch), measure)
+            if schedule.balances_at(spec, step):
+                self.scale = self.ratio(main, auxiliary)
+            at_step = self.update(step, main, auxiliary, self.scale * schedule.alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
             correct = correct + right
@@ -211,6 +214,12 @@ class _Loop:
         with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
             output = model(inputs)
         return read_logits(output)
+
+    def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
+        """By what the auxiliary gradient is multiplied to be as large as the main one, where both reach."""
+        both = [value for name, value in self.network.named_parameters() if name in self.reached]
+        norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
+        return norms[0] / norms[1]
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser, and what the two gradients were where that is asked for."""
@@ -292,12 +301,13 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
     branches = attach(
         model,
         at=list(network.points),
+        preset="paper",  # whose unit is that of a spec's alpha
         weights=1.0 if shares is None else dict(zip(network.points, shares[0].tolist(), strict=True)),
         sample=sample,
         classes=network.classes,
         objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
         head=Parallel(spec.redundancy, Linear(bias) if spec.head == "linear" else spec.head, spec.activation),
-        pool=network.pool,
+        pool="none" if spec.head in MAP_HEADS else network.pool,
         layout=network.layout,
         seed=spec.seed,
     )

@@ -8,6 +8,8 @@ import numpy.typing as npt
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
 
+BALANCE_EVERY = 16  # steps; what `GradientRatio` of the library does
+
 
 def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
     """Steps of an epoch over so many images, and how many of them it trains on."""
@@ -55,6 +57,11 @@ def alpha_at(spec: RunSpec, epoch: int) -> float:
 def measures_at(every: int, step: int, steps: int) -> bool:
     """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
     return bool(every) and (step % every == 0 or step % steps == 0)
+
+
+def balances_at(spec: RunSpec, step: int) -> bool:
+    """Are the two gradients brought into their ratio at this step (from 0) of training? It holds until the next one."""
+    return spec.balance == "norms" and step % BALANCE_EVERY == 0
 
 
 def tests_at(spec: RunSpec, epoch: int) -> bool:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import objectives, streams
-from asymtrain.branches import draw_branches, module_heads
+from asymtrain.branches import MAP_HEADS, convolutional, draw_branches, module_at, module_heads
 from asymtrain.errors import UsageError
+from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import beta_quantiles
 from asymtrain.lab.data.normalise import normalise, statistics
@@ -26,6 +27,7 @@ from asymtrain.models import BACKBONES, Backbone, build
 
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
+HeadName = Literal["linear", "mlp", "tower"]
 _OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
 _OF_DATA = ("seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
@@ -74,9 +76,9 @@ def build_network(
     spec: RunSpec, dataset: Dataset, device: torch.device | str = "cpu", *, layers: RunSpec | None = None
 ) -> Network:
     """What a spec trains, with its initial weights; `layers` says where branches are, where another spec does."""
-    if is_backbone(spec):
-        return build_backbone(spec, dataset)
     layers = layers or spec
+    if is_backbone(spec):
+        return build_backbone(spec, dataset, layers.head)
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
     if dataset.kind == "tokens":  # one that is not in the model's vocabulary shows here, and not in mid-training
@@ -89,6 +91,7 @@ def build_network(
         sample,
         branches=layers.redundancy > 0,
         at=layers.at,
+        head=layers.head,
         pool=layers.pool,
         layout=layers.layout,
         autocast=torch.bfloat16 if spec.precision == "bf16" else None,
@@ -129,13 +132,18 @@ def check_backbone(spec: RunSpec, advice: str = "") -> None:
         raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them{advice}")
 
 
-def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
-    """The spec's backbone with its initial weights, sized for the dataset's images."""
+def build_backbone(spec: RunSpec, dataset: Dataset, head: str | None = None) -> Backbone:
+    """The spec's backbone with its initial weights, sized for the dataset's images; features are for such a head."""
     check_backbone(spec)
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
-    return build(spec.arch, classes=dataset.classes, seed=seed, **options)
+    backbone, head = build(spec.arch, classes=dataset.classes, seed=seed, **options), head or spec.head
+    if head in MAP_HEADS:
+        if backbone.layout != "BCHW":
+            raise UsageError(f"head={head!r} reads maps, and the layers of {spec.arch} give none: use head='mlp'")
+        backbone.pooled = False
+    return backbone
 
 
 def _square_images(dataset: Dataset) -> tuple[int, int]:
@@ -150,7 +158,17 @@ def _square_images(dataset: Dataset) -> tuple[int, int]:
     return channels, height
 
 
-def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"] = "linear") -> dict[str, Tensor]:
+def recommended_branches(spec: RunSpec, dataset: Dataset) -> tuple[Candidate, str | None]:
+    """What the library recommends for the layers of a spec's model; and the layer that decides it, for convolutions."""
+    network = build_network(spec, dataset)
+    module, paths = network, {name: name for name in network.points}
+    if isinstance(network, ModuleNetwork):
+        module, paths = network.module, network.paths
+    layer = convolutional({name: module_at(module, path) for name, path in paths.items()})
+    return (RECOMMENDED if layer is None else RECOMMENDED_ON_CONVOLUTIONS), layer
+
+
+def live_branches(spec: RunSpec, network: Network, head: HeadName = "linear") -> dict[str, Tensor]:
     """Initial weights of the branches that can be live at each point, by name.
 
     Linear ones are `branch.k` (N_live, C, D_k); others `branch.k.NAME` (N_live, ...) for each parameter of theirs.
@@ -161,13 +179,21 @@ def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"
         weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
     else:
         weights = {}
-        for k, width in enumerate(network.widths):
-            modules = module_heads(head, spec.seed, k, width, classes, count)
+        for k in range(len(network.widths)):
+            modules = branch_modules(head, network, k, spec.seed, count)
             if kept := [name for name, _ in modules[0].named_buffers()]:
                 raise UsageError(f"head={head!r} has buffers ({', '.join(kept)}), and runs train heads without any")
             heads = [dict(module.named_parameters()) for module in modules]
             weights |= {f"branch.{k}.{name}": torch.stack([h[name].detach() for h in heads]) for name in heads[0]}
     return {name: w[-1:] if spec.activation == "last" else w for name, w in weights.items()}
+
+
+def branch_modules(head: HeadName, network: Network, k: int, seed: int = 0, count: int = 1) -> list[nn.Module]:
+    """The branches at point k, as modules: of a head that is not linear."""
+    axes = 0
+    if head in MAP_HEADS:
+        axes = network.readers[network.points[k]].positions if isinstance(network, ModuleNetwork) else 2
+    return module_heads(head, seed, k, network.widths[k], network.classes, count, positions=axes)
 
 
 class Start(NamedTuple):

@@ -24,7 +24,7 @@ from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments, decays
-from asymtrain.lab.engine.parameters import FlatParameters, layers_of, parameter_count, stack_aligned
+from asymtrain.lab.engine.parameters import FlatParameters, is_branch, layers_of, parameter_count, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
@@ -79,6 +79,8 @@ class Stack:
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
+        # Where alpha is a ratio of gradients: what makes the auxiliary one as large as the main one; 0 until measured.
+        self.scale = torch.zeros_like(self.alpha) if self.lead.balance == "norms" else None
         self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
@@ -88,6 +90,7 @@ class Stack:
         tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
         self.shared = setup.reached_by_branches(self.network, tiny)
         self.reached = self._reached_masks(tiny)
+        self.auxiliary = [*self.shared, *filter(is_branch, self.parameters.names)]  # what has its gradient
         self.shared_layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
@@ -127,25 +130,27 @@ class Stack:
         if self.captured is None:
             return
         self._open_epoch()
-        for kind in dict.fromkeys((self._measures_at(s), self.data.count_at(s)) for s in range(self.data.steps)):
+        kinds = [(self._measures_at(s), self._balances_at(s), self.data.count_at(s)) for s in range(self.data.steps)]
+        for kind in dict.fromkeys(kinds):
             self._capture(*kind)
         self._accuracies()
 
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
-        count = self.data.count_at(self.step)
-        self._capture(measure, count)
+        kind = measure, self._balances_at(self.step), self.data.count_at(self.step)
+        self._capture(*kind)
         if self.captured is None:
-            self._train_step(measure, count)
+            self._train_step(*kind)
         else:
-            self.captured.replay((measure, count))
+            self.captured.replay(kind)
 
-    def _capture(self, measure: bool, count: int) -> None:
+    def _capture(self, measure: bool, balance: bool, count: int) -> None:
         """Have the graph of a kind of step, where steps are captured."""
         if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
             self._check_capture(count)
         if self.captured is not None:
-            self.captured.capture((measure, count), lambda: self._train_step(measure, count), self.changing)
+            kind = measure, balance, count
+            self.captured.capture(kind, lambda: self._train_step(*kind), self.changing)
 
     def _check_capture(self, count: int) -> None:
         """A module may do what cannot be captured: it then trains step by step, which is slower."""
@@ -153,7 +158,7 @@ class Stack:
         assert captured is not None
         self.captured = None
         self.programs = self._programs()
-        if captured.allows(lambda: self._train_step(False, count), self.changing):
+        if captured.allows(lambda: self._train_step(False, False, count), self.changing):
             self.captured, self.programs = captured, compiled
         else:
             warnings.warn(
@@ -163,7 +168,7 @@ class Stack:
                 stacklevel=2,
             )
 
-    def _train_step(self, measure: bool, count: int) -> None:
+    def _train_step(self, measure: bool, balance: bool, count: int) -> None:
         # The last batch of an epoch is one step of many: compiling for its size would take longer than it gains.
         whole = count == self.data.batch
         batch = (self.programs.next_batch if whole else self.data.next_batch)(count)._replace(kind=self.kind)
@@ -171,23 +176,28 @@ class Stack:
             # The counter has moved on.
             batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
+        alpha = self.alpha if self.scale is None else self.alpha * self.scale
+        wanted = self.auxiliary if balance else self.shared if measure or self.whole else None
         step = gradients(
             self.programs.losses if whole else self.loss,
             self.parameters,
             weights,
             batch,
-            self.alpha,
+            alpha,
             strategy=self.strategy,
             gather=self.programs.gather,
-            shared=self.shared if self.loss.branches and (measure or self.whole) else None,
+            shared=wanted if self.loss.branches else None,
         )
-        if measure:
+        gradient = step.total
+        if measure or balance:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
-            applied = (self.alpha * self.reaching)[:, None]
+            applied = (alpha * self.reaching)[:, None]
             compared = step.total if self.reached is None else step.total.where(self.reached, 0.0)
             sums = self.programs.dialogue(compared, auxiliary, applied, self.shared_layers.members)
-            self.tally.add_dialogue(sums)
-        gradient = step.total
+            if measure:
+                self.tally.add_dialogue(sums)
+            if balance:
+                gradient = gradient + self._balanced(sums, alpha)[:, None] * auxiliary
         if step.auxiliary is not None and self.whole:
             gradient = self.programs.signal(
                 step.total,
@@ -205,6 +215,14 @@ class Stack:
         if self.average is not None:
             self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
+
+    def _balanced(self, sums: Tensor, alpha: Tensor) -> Tensor:
+        """Bring two gradients, by their `dialogue_sums`, into their ratio; what is added to each alpha, (R,)."""
+        assert self.scale is not None
+        _, main, auxiliary = sums.sum(2)
+        scale = (main / auxiliary).sqrt().float()
+        self.scale.copy_(scale.where(scale.isfinite(), self.scale))
+        return self.alpha * self.scale - alpha
 
     @torch.no_grad()
     def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, list[float]]:
@@ -257,6 +275,7 @@ class Stack:
             "updates": self.moments.updates,
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
             **({} if self.average is None else {"average": self.average}),
+            **({} if self.scale is None else {"scale": self.scale}),
             **self.tally.state(),
         }
 
@@ -282,6 +301,10 @@ class Stack:
             return False  # which gradients would be compared is a matter of layers
         steps = self.data.steps
         return schedule.measures_at(self.lead.cosine_every, self.epoch * steps + step, steps)
+
+    def _balances_at(self, step: int) -> bool:
+        """Are the gradients brought into their ratio at this step of the epoch at hand?"""
+        return schedule.balances_at(self.lead, self.epoch * self.data.steps + step)
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.seen)
@@ -370,7 +393,8 @@ class Stack:
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         members = [spec if spec.redundancy else self.lead for spec in self.specs]
-        decayed = [frozenset(name for name in start if decays(spec, name, start[name])) for spec in members]
+        own = {name: value[0] if name.count(".") > 1 and is_branch(name) else value for name, value in start.items()}
+        decayed = [frozenset(name for name in own if decays(spec, name, own[name])) for spec in members]
         strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength

@@ -20,7 +20,7 @@ from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
 # What a forward in training depends on, the last one of an epoch among them.
-_TRIED = ("at", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
+_TRIED = ("at", "head", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
 
 
 class Fingerprints(NamedTuple):
@@ -101,7 +101,7 @@ def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:
 
     Commands ask this before anything is written. Whether other models take them, `check_sources` sees.
     """
-    for spec in first_of_each_kind(specs):
+    for spec in {(*kind_of(spec), spec.head): spec for spec in specs}.values():
         dataset = load_for(spec, data_root)
         if not is_named(spec.arch):
             build_module(spec, dataset)

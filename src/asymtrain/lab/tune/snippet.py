@@ -44,15 +44,16 @@ class AttachCall:
         if spec.redundancy > 1:
             head = f"Parallel({spec.redundancy}, {head}, {_literal(spec.activation)})"
         objective = _literal(spec.objective)
-        if spec.class_reduction != "mean" and spec.objective != "softmax":
+        if spec.objective != "softmax":
             objective = f"{spec.objective.title()}(class_reduction={_literal(spec.class_reduction)})"
         arguments = {
             "sample": "x",
             "classes": str(self.classes),
             "at": _literal(list(self.layers)),
+            "preset": _literal("paper"),
             "objective": objective,
+            "head": head,
         }
-        arguments |= {"head": head} if head != '"linear"' else {}
         arguments |= {"pool": _literal(self.pool)} if self.pool != "mean" else {}
         return arguments | ({"layout": _literal(self.layout)} if self.layout else {})
 
@@ -68,6 +69,7 @@ class AttachCall:
             sample,
             self.classes,
             at=list(self.layers),
+            preset="paper",
             objective=find_objective(spec.objective, class_reduction=spec.class_reduction),
             head=Parallel(spec.redundancy, head, spec.activation),
             pool=self.pool,  # type: ignore[arg-type]  # a spec has no other names

@@ -25,7 +25,7 @@ from asymtrain.lab.runs import RunSpec
 
 REDUNDANCIES = (0, 1, 20, 300)
 _DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "seed")
-_LOSS_FIELDS = ("objective", "branch_labels", "class_reduction")
+_LOSS_FIELDS = ("objective", "branch_labels", "class_reduction", "layer_reduction")
 
 
 def states_of_redundancies(
@@ -140,6 +140,9 @@ def subjects_of(
         if data not in samples:
             samples[data] = draw_sample(spec, dataset, sample, device)
         total = "total" in losses and spec.redundancy > 0
+        if total and (spec.head == "tower" or spec.balance == "norms"):
+            what = "head='tower'" if spec.head == "tower" else "balance='norms'"
+            raise UsageError(f"there is no landscape of the total loss with {what}: measure that of the main loss")
         live = {name: value for name, value in weights.items() if is_branch(name)} if total else {}
         own, of_branches = (data, spec.label_smoothing), tuple(getattr(spec, name) for name in _LOSS_FIELDS)
         fitting = (known for known in networks if known.has(state.backbone, own) and known.takes(live, of_branches))
@@ -186,6 +189,7 @@ def _auxiliary_score(spec: RunSpec, dataset: Dataset, sample: Sample) -> Score:
         targets = labels.expand(len(logits), -1)
         batch = Batch(sample.images, targets, torch.ones_like(labels), None)
         chosen = [(k, features[k]) for k in chosen_layers(len(features), spec.layers)]
-        return objective.points(parameters, chosen, batch).double().mean(1).sum(1)
+        losses = objective.points(parameters, chosen, batch, logits).double().mean(1)
+        return losses.mean(1) if spec.layer_reduction == "mean" else losses.sum(1)
 
     return score

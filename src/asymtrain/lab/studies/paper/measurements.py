@@ -268,6 +268,7 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
         images,
         dataset.classes,
         at=list(had.points),
+        preset="paper",
         head=Parallel(MANY),
         pool=had.pool,
         layout=had.layout,
