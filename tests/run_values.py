@@ -33,6 +33,7 @@ MODEL_FIELDS = {
     "last_batch": "drop",
 }
 LAST_FIELDS = {"layers": "later"}
+PUBLISHED_FIELDS = {"passes": 3, "erased_area": 0.4, "mixing": 0.5}
 STRENGTH_FIELDS = {"layer_reduction": "mean", "balance": "norms"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
@@ -66,6 +67,9 @@ VALUES = {
     "erasing": st.floats(0, 1),
     "mixup": st.floats(0, 10),
     "cutmix": st.floats(0, 10),
+    "passes": st.integers(1, 5),
+    "erased_area": st.floats(0.02, 1),
+    "mixing": st.floats(0, 1),
 }
 for _name in DEFAULTS:
     if choices(_name):

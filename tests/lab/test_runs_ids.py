@@ -23,6 +23,7 @@ from run_values import (
     MODEL_FIELDS,
     NAMED,
     NEEDS,
+    PUBLISHED_FIELDS,
     RECIPE_FIELDS,
     STRENGTH_FIELDS,
     VALUES,
@@ -72,6 +73,9 @@ PINNED_DEFAULTS = {
     "erasing": 0.0,
     "mixup": 0.0,
     "cutmix": 0.0,
+    "passes": 1,
+    "erased_area": 1 / 3,
+    "mixing": 1.0,
     "precision": "fp32",
     "seed": 42,
     "test": "last",
@@ -102,7 +106,9 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS
+ALL_FIELDS = (
+    FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS | PUBLISHED_FIELDS
+)
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}
@@ -123,6 +129,7 @@ PINNED_IDS = {
     "96459ad62f6a4b7d": BACKBONE_FIELDS,
     "8c92481569cd8777": NAMED_FIELDS,
     "744f5e9f25968574": NAMED_FIELDS | LAST_FIELDS,
+    "823285f42da033b9": NAMED_FIELDS | LAST_FIELDS | PUBLISHED_FIELDS,
 }
 
 

@@ -1,4 +1,4 @@
-"""How a run is trained, by name: `paper`, `ordinary`, `strong`. Data, and the functions that apply it.
+"""How a run is trained, by name: `paper`, `ordinary`, `strong` and two published ones. Data, and what applies it.
 
 A recipe is fields of a spec. What a user gives wins over the recipe, and the recipe wins over a scale.
 """
@@ -13,7 +13,8 @@ from asymtrain.errors import unknown_name
 from asymtrain.lab.runs import RunSpec
 
 _NOTHING: dict[str, Any] = {
-    "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0,
+    "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "passes": 1, "erasing": 0.0, "erased_area": 1 / 3,
+    "mixup": 0.0, "cutmix": 0.0, "mixing": 1.0,
 }  # fmt: skip
 _ORDINARY: dict[str, Any] = {
     "learning_rate": 1e-3,
@@ -38,6 +39,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     "ordinary": {**_ORDINARY, **_NOTHING},
     "strong": {
         **_ORDINARY,
+        **_NOTHING,
         "augmentation": "trivial",
         "label_smoothing": 0.1,
         "clip": 1.0,
@@ -45,6 +47,31 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "erasing": 0.25,
         "mixup": 0.2,
         "cutmix": 1.0,
+    },
+    # As published: of ViT-Lite-7/4 (Compact Transformers, 200 epochs), and of the ViT of SPT + LSA (100 epochs).
+    "vit_lite": {
+        **_ORDINARY,
+        **_NOTHING,
+        "learning_rate": 5e-4,
+        "weight_decay": 0.03,
+        "decay": "all",
+        "schedule_by": "epoch",
+        "augmentation": "policy_first",
+        "label_smoothing": 0.1,
+    },
+    "small_vit": {
+        **_ORDINARY,
+        **_NOTHING,
+        "decay": "all",
+        "warmup": 10.0,
+        "passes": 3,
+        "augmentation": "policy",
+        "label_smoothing": 0.1,
+        "erasing": 0.25,
+        "erased_area": 0.4,
+        "mixup": 1.0,
+        "cutmix": 1.0,
+        "mixing": 0.5,
     },
 }
 FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in recipe))

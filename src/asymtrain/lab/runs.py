@@ -75,10 +75,14 @@ class RunSpec:
     warmup: float = 0.0  # epochs in which the rate rises from near 0
     clip: float = 0.0  # largest norm of a run's gradient, branches included; 0 is none
     averaging: float = 0.0  # decay of a moving average of the weights, which is evaluated in their place; 0 is none
-    augmentation: Literal["none", "flip_shift", "trivial"] = "none"  # trivial: flips, shifts and one transform more
+    passes: int = 1  # how often an epoch shows each image, each time in a new order
+    # trivial: flips, shifts and one transform more; policy: and AutoAugment's for CIFAR; policy_first: that before them
+    augmentation: Literal["none", "flip_shift", "trivial", "policy", "policy_first"] = "none"
     erasing: float = 0.0  # probability that a rectangle of an image is erased
+    erased_area: float = 1 / 3  # the largest share of an image that is erased
     mixup: float = 0.0  # parameter of the Beta distribution of a batch's shares; 0 is none
     cutmix: float = 0.0  # the same; where both are above 0, each batch takes one of them
+    mixing: float = 1.0  # the share of the batches that are mixed
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     seed: int = 42
     # What is recorded.
@@ -228,7 +232,7 @@ _OBJECTIVES = (
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "label_smoothing": 0, "warmup": 0, "clip": 0,
-    "averaging": 0, "erasing": 0, "mixup": 0, "cutmix": 0,
+    "averaging": 0, "erasing": 0, "mixup": 0, "cutmix": 0, "passes": 1, "mixing": 0,
 }  # fmt: skip
 _BELOW_ONE = ("label_smoothing", "averaging")
 
@@ -335,8 +339,13 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
     for name in _BELOW_ONE:
         if getattr(spec, name) >= 1:
             raise UsageError(f"{name} is a share below 1, got {getattr(spec, name)}")
-    if spec.erasing > 1:
-        raise UsageError(f"erasing is a probability between 0 and 1, got {spec.erasing}")
+    for name in ("erasing", "mixing"):
+        if getattr(spec, name) > 1:
+            raise UsageError(f"{name} is a probability between 0 and 1, got {getattr(spec, name)}")
+    if not 0.02 <= spec.erased_area <= 1:
+        raise UsageError(
+            f"erased_area is a share between 0.02 (the least that is erased) and 1, got {spec.erased_area}"
+        )
     if spec.warmup and spec.warmup >= spec.epochs:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
     if spec.bias == "prior" and spec.head != "linear":

@@ -108,7 +108,7 @@ def test_next_does_the_first_block_that_is_not_finished(cli, tiny, monkeypatch):
     ("words", "told"),
     [
         (("run", "backbone"), "block of the practice study"),
-        (("run", "cifar10"), "takes what was selected in backbones, plain18, convnext"),
+        (("run", "cifar10"), "takes what was selected in backbones, mixer, resnet18, vit-tiny"),
         (("run", "backbones", "--minutes", "0"), "--minutes must be above 0"),
         (("run", "backbones", "--data-root", "nowhere"), "cifar"),
     ],

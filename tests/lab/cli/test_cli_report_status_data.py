@@ -82,7 +82,15 @@ def test_data_list(cli, tmp_path):
     (tmp_path / "here" / "cifar-100-python").mkdir(parents=True)
     result = cli("data", "list", "--data-root", tmp_path / "here", "--json")
     found = {row["name"]: row["state"] for row in json.loads(result.out)}
-    assert set(found) == {"shapes", "cifar10", "cifar100", "folder:PATH", "npz:FILE", "package.module:function"}
+    assert set(found) == {
+        "shapes",
+        "cifar10",
+        "cifar100",
+        "folder:PATH",
+        "idx:FOLDER",
+        "npz:FILE",
+        "package.module:function",
+    }
     assert found["cifar10"].startswith("not in")
     assert found["cifar100"].startswith("in ")
     assert "cifar100" in cli("data", "list").out

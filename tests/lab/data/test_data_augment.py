@@ -21,6 +21,7 @@ from asymtrain.lab.data.augment import (
     mixing_weights,
     transform,
 )
+from asymtrain.lab.data.autoaugment import autoaugment, policy_table
 
 
 def slow(images, bits, max_shift):
@@ -168,12 +169,12 @@ def test_transforms_strengths_and_signs_occur_evenly():
 # Erasing.
 
 
-def slow_erase(image, bits, probability):
+def slow_erase(image, bits, probability, largest):
     out, (height, width) = image.clone(), image.shape[-2:]
     share = [(bits >> start & (1 << count) - 1) / (1 << count) for start, count in ((0, 16), (16, 12), (28, 12))]
     if share[0] >= probability:
         return out
-    area = (0.02 + (1 / 3 - 0.02) * share[1]) * height * width
+    area = (0.02 + (largest - 0.02) * share[1]) * height * width
     ratio = 0.3 ** (1 - 2 * share[2])
     tall, wide = min(height, max(1, round((area * ratio) ** 0.5))), min(width, max(1, round((area / ratio) ** 0.5)))
     top = int((bits >> 40 & 0xFFF) / 4096 * (height - tall + 1))
@@ -186,12 +187,13 @@ def slow_erase(image, bits, probability):
 
 @pytest.mark.parametrize("shape", [(3, 9, 14), (1, 12, 7), (3, 1, 2), (3, 32, 32)], ids=str)
 @pytest.mark.parametrize("probability", [0.0, 0.4, 1.0])
-def test_erasing_equals_the_slow_loop(probability, shape):
+@pytest.mark.parametrize("largest", [1 / 3, 0.4])
+def test_erasing_equals_the_slow_loop(largest, probability, shape):
     images = torch.rand(60, *shape, generator=torch.Generator().manual_seed(0)) + 1
     bits = streams.bits(torch.tensor(5), torch.arange(60))
-    found = erase(images, bits, torch.tensor(probability))
+    found = erase(images, bits, torch.tensor(probability), largest)
     for image, drawn, changed in zip(images, bits.tolist(), found, strict=True):
-        assert torch.equal(changed, slow_erase(image, drawn, probability))
+        assert torch.equal(changed, slow_erase(image, drawn, probability, largest))
 
 
 def test_erasing_has_its_probability_area_and_place():
@@ -238,6 +240,18 @@ def test_mixing_weights_equal_the_slow_loop(given, height, width):
         assert torch.allclose(found[r], expected), r
 
 
+def test_half_of_the_batches_are_mixed_and_half_of_these_by_each_way():
+    tables = beta_quantiles(1.0).expand(8000, -1)
+    bits = streams.bits(torch.tensor(9), torch.arange(8000))
+    weights = mixing_weights(bits, tables, tables, 24, 24, probability=0.5).flatten(1)
+    whole = (weights == 1).all(1)
+    assert abs(whole.float().mean() - 0.5) < 0.02  # of cutmix too, where its rectangle has no pixel
+    mixed = ((weights != 0) & (weights != 1)).any(1)
+    assert abs(mixed.float().mean() - 0.25) < 0.02
+    always = mixing_weights(bits, tables, tables, 24, 24).flatten(1)
+    assert torch.equal(weights[~whole], always[~whole])
+
+
 def test_images_are_mixed_pixel_by_pixel():
     source = torch.Generator().manual_seed(0)
     images, partners = (torch.randn(2, 4, 3, 5, 6, generator=source) for _ in range(2))
@@ -253,6 +267,7 @@ CHANGES = {
     "flip_and_shift": flip_and_shift,
     "transform": transform,
     "erase": lambda images, bits: erase(images, bits, 0.7),
+    "autoaugment": lambda images, bits: autoaugment(images, bits, policy_table(images.device)),
 }
 
 

@@ -61,6 +61,23 @@ def test_batches_of_every_kind_have_each_runs_own_statistics(kind, dtype):
         torch.testing.assert_close(test[r], seen.to(test.dtype), **close)
 
 
+def test_an_epoch_of_three_passes_shows_each_image_three_times_in_new_orders():
+    data = dataset("images")
+    spec = dataclasses.replace(SPEC, passes=3, validation="none")
+    network = build("mlp", classes=3, seed=0)
+    held = DeviceData([spec], data, [setup.run_data(spec, data)], network, torch.device("cpu"), torch.float32)
+    assert (held.steps, held.seen) == (19, 150)
+    orders = []
+    for epoch in range(2):
+        held.start_epoch(epoch)
+        orders += held.order[0, :150].view(3, 50).tolist()
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len(set(map(tuple, orders))) == 6
+    dropped = dataclasses.replace(spec, last_batch="drop")
+    held = DeviceData([dropped], data, [setup.run_data(spec, data)], network, torch.device("cpu"), torch.float32)
+    assert (held.steps, held.seen) == (18, 144)
+
+
 @pytest.mark.parametrize("kind", ["vectors", "tokens"])
 def test_only_images_are_augmented(kind):
     augmented = dataclasses.replace(SPEC, augmentation="flip_shift")
@@ -78,7 +95,7 @@ def test_the_backbones_take_square_images():
         setup.run_data(backbone, dataset("images"))
 
 
-@pytest.mark.parametrize("augmentation", ["none", "flip_shift", "trivial"])
+@pytest.mark.parametrize("augmentation", ["none", "flip_shift", "trivial", "policy"])
 def test_batches_and_chunks_keep_channels_innermost(augmentation):
     """As on a GPU, where a convolution of another layout copies all its maps."""
     data = dataset("images")

@@ -34,9 +34,11 @@ PARTS = {
     "clip": {"clip": 0.3},
     "averaging": {"averaging": 0.5},  # a larger one begins to count after more steps
     "trivial": {"augmentation": "trivial"},
-    "erasing": {"erasing": 0.6},
+    "policy": {"augmentation": "policy", "passes": 2},
+    "policy first": {"augmentation": "policy_first"},
+    "erasing": {"erasing": 0.6, "erased_area": 0.4},
     "mixup": {"mixup": 0.4},
-    "cutmix": {"cutmix": 1.0},
+    "cutmix": {"cutmix": 1.0, "mixing": 0.5},
     "mixup or cutmix": {"mixup": 0.4, "cutmix": 1.0},
     "mixup, random labels, softmax": {"mixup": 0.4, "branch_labels": "random", "objective": "softmax"},
     "mixup, regression of classes": {"mixup": 0.4, "objective": "mse"},
@@ -48,10 +50,11 @@ TOGETHER = {
     "label_smoothing": 0.1, "activation": "all", "augmentation": "trivial", "erasing": 0.3, "mixup": 0.4,
     "cutmix": 1.0,
 }  # fmt: skip
+AS_PUBLISHED = TOGETHER | {"augmentation": "policy", "passes": 2, "erased_area": 0.4, "mixing": 0.5}
 
 
 # A case of each part; the others are slow tests.
-QUICK = ("cosine by step, warm-up", "clip", "averaging", "trivial", "erasing", "mixup or cutmix")
+QUICK = ("cosine by step, warm-up", "clip", "averaging", "trivial", "policy", "erasing", "mixup or cutmix")
 
 
 @few_steps_or_all
@@ -112,13 +115,14 @@ def test_a_run_without_an_average_is_evaluated_as_it_stands_beside_one_with(data
     assert not torch.equal(stack.average[0], stack.weights[0])
 
 
-def test_a_step_is_one_graph_without_a_look_at_its_numbers(dataset):
+@pytest.mark.parametrize("settings", [TOGETHER, AS_PUBLISHED], ids=["strong", "as published"])
+def test_a_step_is_one_graph_without_a_look_at_its_numbers(settings, dataset):
     """As a captured graph needs it: what is compiled whole reads nothing back."""
 
     def whole(function):
         return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
 
-    spec = base_spec("mlp", **TOGETHER, branch_labels="random")
+    spec = base_spec("mlp", **settings, branch_labels="random")
     first, second = (Stack([spec, spec.plain()], dataset) for _ in range(2))
     compiled = whole(first.data.next_batch)
     for stack in (first, second):

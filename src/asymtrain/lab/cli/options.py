@@ -92,7 +92,7 @@ def offered_archs(incomplete: str) -> list[str]:
 # The runs.
 DATA = typer.Option(
     "--data",
-    help="shapes, cifar10, cifar100, folder:PATH, npz:FILE or package.module:function.",
+    help="shapes, cifar10, cifar100, folder:PATH, idx:FOLDER, npz:FILE or package.module:function.",
     autocompletion=offered_datasets,
 )
 DATA_OPTION = typer.Option(

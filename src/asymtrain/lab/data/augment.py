@@ -80,7 +80,7 @@ def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Te
     # Each of the four goes away from another image, or towards it.
     other = torch.where(_is(kind, "contrast"), (grey.mean((-2, -1), keepdim=True) + _HALF).floor(), 0.0)
     other = torch.where(_is(kind, "saturation"), grey, other)
-    other = torch.where(_is(kind, "sharpness"), _blurred(values), other)
+    other = torch.where(_is(kind, "sharpness"), blurred(values), other)
     blended = (other + (1 + 0.9 / (STRENGTHS - 1) * level * sign) * (values - other)).clamp(0, 255)
     step = 2.0 ** (4 / (STRENGTHS - 1) * level).round()
     blended = torch.where(_is(kind, "posterize"), (values / step).floor() * step, blended)
@@ -98,7 +98,7 @@ def _grey(values: Tensor) -> Tensor:
     return (0.299 * red + 0.587 * green + 0.114 * blue + _HALF).floor().unsqueeze(-3)
 
 
-def _blurred(values: Tensor) -> Tensor:
+def blurred(values: Tensor) -> Tensor:
     """Means of 3 x 3 pixels, the middle one five times; the border stays."""
     height, width = values.shape[-2:]
     if min(height, width) < 3:
@@ -132,16 +132,16 @@ def _moved(images: Tensor, kind: Tensor, level: Tensor) -> Tensor:
     return torch.where(inside[..., None, :, :], moved, torch.zeros((), dtype=images.dtype, device=images.device))
 
 
-def erase(images: Tensor, bits: Tensor, probability: Tensor | float) -> Tensor:
+def erase(images: Tensor, bits: Tensor, probability: Tensor | float, largest: float = 1 / 3) -> Tensor:
     """Set a rectangle of each image to zero, or not; of normalised images zero is the mean.
 
     The probability (..., B), or what broadcasts to it, is compared with bits 0 to 15. Bits 16 to 27 choose the area,
-    2% to a third of the image; bits 28 to 39 the ratio of height and width, 0.3 to 1 / 0.3, equally often above and
-    below 1; bits 40 to 51 and 52 to 63 the place.
+    2% to the largest share of the image; bits 28 to 39 the ratio of height and width, 0.3 to 1 / 0.3, equally often
+    above and below 1; bits 40 to 51 and 52 to 63 the place.
     """
     height, width = images.shape[-2:]
     erased = _fraction(bits, 0, 16) < probability
-    area = (0.02 + (1 / 3 - 0.02) * _fraction(bits, 16, 12)) * height * width
+    area = (0.02 + (largest - 0.02) * _fraction(bits, 16, 12)) * height * width
     ratio = (math.log(0.3) * (1 - 2 * _fraction(bits, 28, 12))).exp()
     tall = (area * ratio).sqrt().round().long().clamp(1, height)
     wide = (area / ratio).sqrt().round().long().clamp(1, width)
@@ -159,12 +159,15 @@ def beta_quantiles(parameter: float) -> Tensor:
     return torch.as_tensor(betaincinv(parameter, parameter, shares.numpy()))
 
 
-def mixing_weights(bits: Tensor, mixup: Tensor | None, cutmix: Tensor | None, height: int, width: int) -> Tensor:
+def mixing_weights(
+    bits: Tensor, mixup: Tensor | None, cutmix: Tensor | None, height: int, width: int, probability: float = 1.0
+) -> Tensor:
     """How much of each pixel (..., H, W) is a batch's own, and not its partner's; bits (...), one for each batch.
 
-    Bits 0 to 11 choose a share of `mixup` or of `cutmix`, `beta_quantiles` (..., 4096). By mixup it is every pixel's
-    weight. By cutmix it is 0 in a rectangle whose area is what the share leaves, cut off at the border, with its
-    middle at the pixel that bits 13 to 28 and 29 to 44 choose; and 1 elsewhere. Bit 12 chooses where both are given.
+    A batch is mixed with a probability that bits 45 to 60 are compared with; else all weights are 1. Bits 0 to 11
+    choose a share of `mixup` or of `cutmix`, `beta_quantiles` (..., 4096). By mixup it is every pixel's weight. By
+    cutmix it is 0 in a rectangle whose area is what the share leaves, cut off at the border, with its middle at the
+    pixel that bits 13 to 28 and 29 to 44 choose; and 1 elsewhere. Bit 12 chooses where both are given.
     """
     chosen = (bits & QUANTILES - 1)[..., None]
     weights: Tensor | None = None
@@ -178,6 +181,8 @@ def mixing_weights(bits: Tensor, mixup: Tensor | None, cutmix: Tensor | None, he
         outside = (~box).float()
         weights = outside if weights is None else outside.where((bits >> 12 & 1).bool()[..., None, None], weights)
     assert weights is not None, "one of the two is given"
+    if probability < 1:
+        weights = weights.where((_fraction(bits, 45, 16) < probability)[..., None, None], 1.0)
     return weights
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.data import cifar, folder, own, shapes
+from asymtrain.lab.data import cifar, folder, idx, own, shapes
 from asymtrain.lab.data.arrays import Dataset
 from asymtrain.lab.files import at_home
 from asymtrain.lab.functions import is_function, is_here, name_here
@@ -58,6 +58,10 @@ def _npz_size(path: Path, _: Mapping[str, object]) -> Size:
     return Size(own.count_npz_classes(path))
 
 
+def _idx_size(path: Path, _: Mapping[str, object]) -> Size:
+    return Size(*idx.size_of_idx(path))
+
+
 def cifar_source(release: cifar.Release) -> Source:
     size = Size(release.classes, release.train_images, release.test_images)
     return Source(
@@ -73,6 +77,7 @@ SOURCES: dict[str, Source] = {
     "cifar10": cifar_source(cifar.RELEASES["cifar10"]),
     "cifar100": cifar_source(cifar.RELEASES["cifar100"]),
     "folder:": Source(folder.load, _folder_size, "your images", "one subfolder for each class", "PATH"),
+    "idx:": Source(idx.load_idx, _idx_size, "images like MNIST's", "four idx files, packed by gzip or not", "FOLDER"),
     "npz:": Source(own.load_npz, _npz_size, "your arrays", "numpy.savez(FILE, x=inputs, y=labels)", "FILE"),
 }
 """Sources by name. A name that ends with a colon is followed by a path; any other text with a colon is a function."""
@@ -105,8 +110,9 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
     """The dataset of this name.
 
     `root` is read by sources that are downloaded. Options: `shapes` takes classes, size, test_size, image_size and
-    seed; `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `npz:FILE` takes image_size,
-    layout and seed; `package.module:function` takes the same, and what the function takes.
+    seed; `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `idx:FOLDER` takes image_size
+    and channels; `npz:FILE` takes image_size, layout and seed; `package.module:function` takes the same, and what the
+    function takes.
     """
     loader = _loader(name, root)
     parameters = inspect.signature(loader).parameters.values()

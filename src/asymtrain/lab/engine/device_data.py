@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asymtrain import streams
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.augment import erase, flip_and_shift, mix, mixing_weights, transform
+from asymtrain.lab.data.augment import erase, mix, mixing_weights
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch
 from asymtrain.lab.engine.modules import ModuleNetwork
@@ -18,6 +18,7 @@ from asymtrain.lab.engine.setup import (
     Network,
     RunData,
     dropout_mask,
+    image_changes,
     layer_weights,
     mixing_tables,
     random_labels,
@@ -50,7 +51,8 @@ class DeviceData:
             for name in ("labels", "train", "validation", "mean", "std")
         )
         self.keys = {purpose: stream_keys(specs, purpose, device) for purpose in STREAMS}
-        self.augmentation = lead.augmentation
+        self.lead = lead
+        self.changes = image_changes(lead, device)
         self.erasing = (
             torch.tensor([[s.erasing] for s in specs], device=device) if any(s.erasing for s in specs) else None
         )
@@ -66,8 +68,8 @@ class DeviceData:
                     row.copy_(random_labels(s.seed, len(row), dataset.classes))
         if any(s.label_smoothing for s in specs):
             self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
-        self.size = self.train.shape[1]
-        self.steps, self.seen = steps_of(lead, self.size)  # of an epoch: steps, and images
+        self.size = self.train.shape[1] * lead.passes
+        self.steps, self.seen = steps_of(lead, self.train.shape[1])  # of an epoch: steps, and images
         filled = -(-self.size // self.batch) * self.batch
         self.order = torch.zeros(len(specs), filled, dtype=torch.int64, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)  # within the epoch
@@ -78,8 +80,10 @@ class DeviceData:
 
     def start_epoch(self, epoch: int, step: int = 0) -> None:
         """Shuffle for an epoch (from 0) and stand before one of its steps."""
-        chosen = streams.permutations(self.keys["shuffle"], epoch, self.size)
-        self.order[:, : self.size] = self.train.gather(1, chosen)
+        images, passes = self.train.shape[1], self.lead.passes
+        for i in range(passes):
+            chosen = streams.permutations(self.keys["shuffle"], epoch * passes + i, images)
+            self.order[:, i * images : (i + 1) * images] = self.train.gather(1, chosen)
         self.step.fill_(step)
         self.global_step.fill_(epoch * self.steps + step)
 
@@ -98,17 +102,15 @@ class DeviceData:
         images = self.images[indices]
         if self.channels_last:
             images = images.permute(0, 1, 4, 2, 3)
-        if self.augmentation != "none":
-            images = flip_and_shift(images, self._bits("augment", position))
-        if self.augmentation == "trivial":
-            images = transform(images, self._bits("transform", position))
+        for purpose, change in self.changes:
+            images = change(images, self._bits(purpose, position))
         images = normalise(images, self.mean, self.std)
         if self.erasing is not None:
-            images = erase(images, self._bits("erase", position), self.erasing)
+            images = erase(images, self._bits("erase", position), self.erasing, self.lead.erased_area)
         share = partners = None
         if self.mixup is not None or self.cutmix is not None:
             bits = streams.bits(self.keys["mix"], self.global_step)
-            weights = mixing_weights(bits, self.mixup, self.cutmix, *images.shape[-2:])
+            weights = mixing_weights(bits, self.mixup, self.cutmix, *images.shape[-2:], self.lead.mixing)
             # The image before; before the first comes the last one that counts, as for a run alone.
             partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
             images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]

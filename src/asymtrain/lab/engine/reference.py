@@ -28,7 +28,7 @@ from asymtrain import streams
 from asymtrain.branches import MAP_HEADS, Branches, Linear, Parallel, attach
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
+from asymtrain.lab.data.augment import erase, mixing_weights
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import schedule, setup
@@ -122,8 +122,10 @@ class _Loop:
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
-        order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
-        steps, seen = schedule.steps_of(spec, len(order))
+        passes = range(epoch * spec.passes, (epoch + 1) * spec.passes)
+        chosen = [streams.permutations(self.keys["shuffle"], number, len(self.train))[0] for number in passes]
+        order = self.train[torch.cat(chosen)]
+        steps, seen = schedule.steps_of(spec, len(self.train))
         batches = order[:seen].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
@@ -171,17 +173,15 @@ class _Loop:
         images, targets = self.images[indices], self.labels[indices]
         branch_targets = targets if self.branch_labels is None else self.branch_labels[indices]
         position = torch.arange(len(indices), device=self.device)
-        if spec.augmentation in ("flip_shift", "trivial"):
-            images = flip_and_shift(images, streams.bits(self.keys["augment"], step, position))
-        if spec.augmentation == "trivial":
-            images = transform(images, streams.bits(self.keys["transform"], step, position))
+        for purpose, change in setup.image_changes(spec, self.device):
+            images = change(images, streams.bits(self.keys[purpose], step, position))
         images = self.normalised(images)
         if spec.erasing:
-            images = erase(images, streams.bits(self.keys["erase"], step, position), spec.erasing)
+            images = erase(images, streams.bits(self.keys["erase"], step, position), spec.erasing, spec.erased_area)
         share = torch.ones((), device=self.device)
         if spec.mixup or spec.cutmix:
             drawn = streams.bits(self.keys["mix"], step)
-            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, *images.shape[-2:])
+            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, *images.shape[-2:], spec.mixing)
             images, share = weights * images + (1 - weights) * images.roll(1, 0), weights.mean()
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):

@@ -12,7 +12,8 @@ BALANCE_EVERY = 16  # steps; what `GradientRatio` of the library does
 
 
 def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
-    """Steps of an epoch over so many images, and how many of them it trains on."""
+    """Steps of an epoch over so many images, and how many of them it trains on; in each pass anew."""
+    images *= spec.passes
     if spec.last_batch == "keep":
         return -(-images // spec.batch), images
     if images < spec.batch:

@@ -3,8 +3,9 @@
 Everything is keyed by (seed, purpose) alone, so every loop starts a spec from the same numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from asymtrain.branches import MAP_HEADS, convolutional, draw_branches, module_a
 from asymtrain.errors import UsageError
 from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.augment import beta_quantiles
+from asymtrain.lab.data.augment import beta_quantiles, flip_and_shift, transform
+from asymtrain.lab.data.autoaugment import autoaugment, policy_table
 from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.engine.modules import ModuleNetwork
@@ -292,6 +294,20 @@ def stream_keys(specs: list[RunSpec], purpose: str, device: torch.device) -> Ten
 
 STREAMS = ("shuffle", "augment", "transform", "erase", "mix", "dropout", "noise", "draws")
 """Purposes of what is drawn at every epoch or step."""
+
+
+def image_changes(spec: RunSpec, device: torch.device) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
+    """What an augmentation does to images by random bits, in its order, each with the purpose of its stream."""
+    shift, other = ("augment", flip_and_shift), ("transform", transform)
+    # The table is made here: within a captured step nothing may come from the host.
+    policy = ("transform", partial(autoaugment, policy=policy_table(device)))
+    return {
+        "none": [],
+        "flip_shift": [shift],
+        "trivial": [shift, other],
+        "policy": [shift, policy],
+        "policy_first": [policy, shift],
+    }[spec.augmentation]
 
 
 def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Tensor | None:

@@ -354,7 +354,7 @@ class Stack:
         """The forward of so many runs, recorded on a batch of the first one's images."""
         assert isinstance(self.network, ModuleNetwork)
         # A whole batch also where there are fewer images: a stack that has more gets the same record.
-        chosen = torch.arange(self.data.batch, device=self.device) % self.data.size
+        chosen = torch.arange(self.data.batch, device=self.device) % self.data.train.shape[1]
         images = self.data.chunk(self.data.images, self.data.train[:, chosen])[:1]
         training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
         return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)

@@ -60,7 +60,9 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
     total, tested = image_counts(spec)
     total = total if spec.per_class is None else spec.per_class * class_count(spec)
     split = spec.validation == "split"
-    every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
+    every = (0.8 if split else 1.0) * total * spec.passes + (
+        0.2 * total * split + tested * (spec.test == "every")
+    ) / PASSES
     return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES
 
 

@@ -3,11 +3,23 @@
 import dataclasses
 
 import pytest
+import torch
 
+from asymtrain import attach
 from asymtrain.lab.engine import train
 from asymtrain.lab.sources import build_model
-from asymtrain.lab.studies.practice.protocol import MODELS, NONE, QUICK, Task, arm_of, at_alpha, final_specs
+from asymtrain.lab.studies.practice.protocol import (
+    MODELS,
+    NETWORKS,
+    NONE,
+    QUICK,
+    Task,
+    arm_of,
+    at_alpha,
+    final_specs,
+)
 
+PUBLISHED = {"vit_lite": 3_740_004, "small_vit": 2_709_796}  # 3.717 M with ten classes, as reported; 2.8 M with 200
 SIZES = {"resnet18": 11.2, "plain18": 2.8, "convnext": 3.4, "vit_tiny": 5.4, "swin": 6.9, "mixer": 4.4}  # millions
 FEW = {"classes": 4, "size": 8, "test_size": 4}
 
@@ -28,6 +40,43 @@ def test_a_model_of_timm_has_its_size_and_trains(name):
     assert plain.outcome == branched.outcome == "finished"
     assert plain.history[0].auxiliary_loss is None
     assert branched.history[0].auxiliary_loss > 0
+
+
+def built(name, classes=100, **options):
+    return build_model(NETWORKS[name].arch, options, classes=classes, input_shape=(3, 32, 32), seed=0)
+
+
+def count(model):
+    return sum(value.numel() for value in model.parameters())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_of_a_published_table_has_its_size_and_blocks(name):
+    assert count(built(name)) == PUBLISHED[name]
+    if name == "vit_lite":
+        assert count(built(name, classes=10)) == 3_716_874
+    branches = attach(built(name), torch.zeros(2, 3, 32, 32), 100)
+    assert len(branches.heads) == 6
+    assert all(path.startswith("blocks") for path in branches.heads)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_drops_what_a_block_adds_image_by_image_and_only_in_training(name):
+    model = built(name, depth=2, width=16, heads=2, drop_path_rate=0.5)
+    tokens = torch.randn(400, 5, 16)
+    block = model.blocks[-1]
+    assert [part.drop_path for part in model.blocks] == ([0.0, 0.5] if name == "vit_lite" else [0.5, 0.5])
+    kept = block.dropped(tokens).flatten(1)
+    whole = (kept == 2 * tokens.flatten(1)).all(1)
+    assert ((kept == 0).all(1) | whole).all()
+    assert 0.4 < whole.float().mean() < 0.6
+    block.eval()
+    assert torch.equal(block.dropped(tokens), tokens)
+    added = block.attended(block.norm1(tokens))
+    middle = block.norm2(tokens + added)
+    outer = middle if name == "vit_lite" else tokens + added  # Compact Transformers add to normalised tokens
+    expected = outer + block.narrow(torch.nn.functional.gelu(block.wide(middle)))
+    assert torch.allclose(block(tokens), expected)
 
 
 def test_stored_specs_find_the_models_under_their_first_name():

@@ -33,12 +33,15 @@ from asymtrain.lab.studies.practice.page import (
     target_table,
 )
 from asymtrain.lab.studies.practice.protocol import (
+    AHEAD,
     BLOCKS,
     ELSEWHERE,
+    FALLING,
     FULL,
     MODELS,
     NONE,
     QUICK,
+    REPORTED,
     SELECTED,
     TUNED,
     TUNED_BRANCHES,
@@ -201,7 +204,7 @@ def test_costs_are_read_and_of_equal_rows_the_last_counts(tmp_path):
 def test_controls_and_other_data_have_tables_of_their_own(results):
     controls = results.parts["controls"]
     assert [effect.arm.name for effect in controls][:3] == [SELECTED, "random labels", "frozen branches"]
-    assert [effect.task.data for effect in results.parts["transfer"]] == ["cifar10"] * 3
+    assert [effect.task.data for effect in results.parts["transfer"]] == ["cifar10"] * 2
     names = [table.name for table in tables(results)]
     assert names == [
         "selected",
@@ -219,6 +222,37 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
     panels = drawn["forms"].panels
     ((left, right),) = {panel.ends for panel in panels}  # one scale for all objectives, which holds every seed
     assert all(left < seed < right for panel in panels for bar in panel.bars for seed in bar.seeds)
+
+
+def test_published_networks_come_first_with_what_is_reported_of_them():
+    def gain(spec):
+        """Branches reach the changed architecture of ViT-Lite, at their best epoch and after the last."""
+        return 0.2 + 0.07 * (spec.redundancy and spec.objective == "softmax")
+
+    blocks = [block for name, block in BLOCKS.items() if name.startswith("published-vit-lite")]
+    known = invented_study(FULL, [task for block in blocks for task in block.parts], gain)
+    best = max(run.history[-1].test_accuracy for run in known.values())
+    early = next(run for run in known.values() if not run.spec.redundancy)  # one of three is better at an early epoch
+    first = dataclasses.replace(early.history[0], test_accuracy=best)
+    results = analyse(FULL, known | {early.spec.id: dataclasses.replace(early, history=(first, *early.history[1:]))})
+    table = tables(results)[0]
+    assert table.title == "Networks of published tables"
+    assert [row[1] for row in table.texts()] == ["none", "softmax, alpha 1, later layers", AHEAD[FALLING].label]
+    plain, softmax, falling = results.reached
+    assert plain.last.n == softmax.last.n == falling.last.n == 3
+    assert plain.best == pytest.approx(plain.last.mean + (best - early.history[-1].test_accuracy) / 3)
+    assert softmax.best == pytest.approx(softmax.last.mean)
+    reported = REPORTED["vit_lite"]
+    cells = [cell.value for cell in table.rows[1]]
+    assert cells[7] == pytest.approx(100 * (softmax.last.mean - reported.accuracy))
+    assert 0 < cells[9] == pytest.approx(100 * (softmax.last.mean - reported.changed))
+    assert [(effect.arm.name, effect.verdict) for effect in results.parts["published"]] == [
+        ("softmax, later layers", "helps"),
+        (FALLING, "no meaningful difference"),
+    ]
+    assert "published" in [figure.name for figure in figures(results)]
+    diverged = {spec_id: dataclasses.replace(run, outcome="diverged", classes=100) for spec_id, run in known.items()}
+    assert [own.last.mean for own in analyse(FULL, diverged).reached] == pytest.approx([0.01] * 3)
 
 
 def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():

@@ -16,8 +16,10 @@ from asymtrain.lab.studies.practice.protocol import (
     FALLING,
     FORMS,
     FULL,
+    LASTING,
     MODELS,
     QUICK,
+    RECOMMENDATION,
     SELECTED,
     TUNED,
     TUNED_BRANCHES,
@@ -56,9 +58,17 @@ PINNED = {
     "length-swin": (9, "02413425a7a7"),
     "length-mixer": (9, "3032df667a2c"),
     "length-resnet18": (9, "eeb31df28149"),
-    "cifar100-tenth": (120, "f39284efb8d9"),
-    "cifar10-tenth": (120, "474acdbd524d"),
-    "cifar10": (100, "277b5bd3935b"),
+    "published-vit-lite-softmax": (6, "8c99cca4c423"),
+    "published-vit-lite-falling": (6, "a020a75216d9"),
+    "published-small-vit-softmax": (6, "65f306284972"),
+    "published-small-vit-falling": (6, "475e86b677f4"),
+    "cifar10": (54, "1b96983f097d"),
+    "fashion": (54, "d0dd5685591c"),
+    "cifar100-tenth": (54, "70e79e283c13"),
+    "seeds-resnet18": (30, "c9d99c346472"),
+    "seeds-cnn": (30, "952457be7f56"),
+    "seeds-plain18": (30, "6ffd21932d48"),
+    "seeds-convnext": (30, "0e8c3db4647f"),
     "strong": (40, "1c5f844e09d8"),
     "controls": (97, "db152f8cbcfd"),
 }
@@ -196,6 +206,38 @@ def test_branches_come_on_top_of_the_change_that_tunes_the_baseline_best():
     assert both.plain() == tuned
 
 
+def test_a_published_network_has_its_recipe_and_waits_for_nothing():
+    lite, small = (BLOCKS[f"published-{name}-falling"].parts[0] for name in ("vit-lite", "small-vit"))
+    for task, steps in ((lite, 200), (small, 300)):
+        wanted = needs(FULL, task, {})
+        assert (wanted.waits_for, wanted.stand_ins) == ((), ())
+        plain, branched = wanted.specs[:3], wanted.specs[3:]
+        assert [spec.seed for spec in plain] == [spec.seed for spec in branched] == [42, 43, 44]
+        assert all(spec.plain() == other for spec, other in zip(branched, plain, strict=True))
+        assert {(spec.test, spec.validation, spec.epochs * spec.passes) for spec in wanted.specs} == {
+            ("every", "none", steps)
+        }
+        assert {Candidate.of(spec) for spec in branched} == {LASTING}
+    (spec, *_) = needs(FULL, lite, {}).specs
+    assert (spec.learning_rate, spec.weight_decay, spec.warmup, spec.augmentation) == (5e-4, 0.03, 5, "policy_first")
+    (spec, *_) = needs(FULL, small, {}).specs
+    assert (spec.warmup, spec.erasing, spec.erased_area, spec.mixing) == (10, 0.25, 0.4, 0.5)
+    softmax = BLOCKS["published-vit-lite-softmax"].parts[0]
+    assert needs(FULL, softmax, {}).specs[:3] == needs(FULL, lite, {}).specs[:3]
+
+
+def test_other_data_and_more_seeds_take_what_was_selected():
+    known = invented_study(FULL, [Task("cnn"), Task("mlp")])
+    for name, strength in (("cnn", 0.05), ("mlp", 0.5)):
+        arms = final_arms(FULL, Task(name, "fashion", part="transfer"), known)
+        assert [arm.name for arm in arms] == ["none", SELECTED, RECOMMENDATION]
+        assert arms[2].label == f"sigmoid with prior bias, strength {strength}"
+    task = Task("cnn", part="seeds")
+    specs = final_specs(FULL, task, final_arms(FULL, task, known))
+    assert sorted({spec.seed for spec in specs}) == list(range(47, 62))
+    assert dataclasses.replace(specs[0], seed=42) == final_specs(FULL, Task("cnn"), final_arms(FULL, task, known))[0]
+
+
 def test_each_control_takes_one_part_of_the_signal_away():
     known = invented_study(FULL, [Task("swin")])
     arms = final_arms(FULL, Task("swin", part="signal"), known)
@@ -223,7 +265,9 @@ def check(block, data_root):
 
 
 def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
-    with pytest.raises(UsageError, match=r"selected in backbones, plain18, convnext: run that .* results/practice-\*`"):
+    with pytest.raises(
+        UsageError, match=r"selected in backbones, mixer, resnet18, vit-tiny: run that .* results/practice-\*`"
+    ):
         check(get_block(STUDY, "cifar10"), tmp_path)
     assert first_unfinished(STUDY, QUICK, Snapshot()).name == "backbones"
     known = invented_study(QUICK, BLOCKS["backbones"].parts)

@@ -23,6 +23,7 @@ from asymtrain.lab.studies.practice.protocol import (
     ELSEWHERE,
     FORMS,
     MODELS,
+    NETWORKS,
     NONE,
     Arm,
     Extent,
@@ -128,6 +129,17 @@ class ArmEffect:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """What a network of a published table reaches, after its last epoch and at its best one."""
+
+    task: Task
+    arm: Arm
+    last: Estimate
+    best: float  # a mean too
+    spec_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Results:
     """What the stored runs say."""
 
@@ -137,6 +149,7 @@ class Results:
     selected: tuple[ArmEffect, ...]
     forms: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[ArmEffect, ...]]  # of the other blocks
+    reached: tuple[Reached, ...]  # by the networks of published tables
     plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
     unfinished: tuple[tuple[Block, Left], ...]
 
@@ -159,7 +172,8 @@ def analyse(study: Extent, known: Known, costs: Sequence[StepCost] = ()) -> Resu
     wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
     left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
     unfinished = tuple(pair for pair in left if not pair[1].is_empty)
-    return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
+    reached = _reached(study, known)
+    return Results(study, made, tuple(selected), forms, effects, reached, tuple(plain), unfinished)
 
 
 def is_recommended(results: Results) -> bool | None:
@@ -185,7 +199,7 @@ def _costs_of(effect: ArmEffect, costs: Iterable[StepCost]) -> tuple[StepCost, .
 def _tasks(part: Part) -> list[Task]:
     """Tasks of all blocks that ask for this part, models in the order of the protocol."""
     tasks = [task for block in BLOCKS.values() for task in block.parts if task.part == part]
-    datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
+    datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(NETWORKS)
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
@@ -277,6 +291,28 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
             )
         )
     return effects
+
+
+def _reached(study: Extent, known: Known) -> tuple[Reached, ...]:
+    """Of each network of a published table its baseline and each arm, as far as they are stored."""
+    tasks = _tasks("published")
+    asked = {(task.model, arm.name): (task, arm) for task in tasks for arm in final_arms(study, task, known) or ()}
+    reached = []
+    for task, arm in asked.values():
+        runs = [known[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in known]
+        if runs:
+            last, best = estimate(map(_last, runs)), fmean(map(_best, runs))
+            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in runs)))
+    return tuple(reached)
+
+
+def _last(run: Run) -> float:
+    """Test accuracy after the last epoch; a diverged run counts at chance."""
+    return run.test_accuracy if run.outcome == "finished" and run.test_accuracy is not None else 1 / (run.classes or 1)
+
+
+def _best(run: Run) -> float:
+    return max((epoch.test_accuracy or 0.0 for epoch in run.history), default=0.0)
 
 
 def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:

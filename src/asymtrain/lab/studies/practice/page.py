@@ -9,12 +9,13 @@ from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
-from asymtrain.lab.studies.practice.analysis import MARGIN, ArmEffect, Results, StepCost, is_recommended
+from asymtrain.lab.studies.practice.analysis import MARGIN, ArmEffect, Reached, Results, StepCost, is_recommended
 from asymtrain.lab.studies.practice.protocol import (
     ALPHAS,
     ELSEWHERE,
     FORMS,
     NONE,
+    REPORTED,
     SELECTED,
     TITLES,
     TUNED,
@@ -32,6 +33,8 @@ PARTS: Mapping[Part, str] = {
     "tuned": "A tuned baseline",
     "signal": "What carries the effect",
     "length": "100 epochs of the recipe strong",
+    "published": "Published baselines: branches against none",
+    "seeds": "More seeds",
     "fixed": "One setting for all models",
     "transfer": "Other data",
     "strong": "The recipe strong",
@@ -148,6 +151,7 @@ def tables(results: Results) -> list[Table]:
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     forms = [effect for effects in results.forms.values() for effect in effects]
     made = [
+        published_table(results.reached),
         effects_table(
             "selected", "The configuration that validation selected", results.selected, results.study, note=note
         ),
@@ -163,6 +167,36 @@ def tables(results: Results) -> list[Table]:
         missing_table(results),
     ]
     return [table for table in made if table.rows]
+
+
+def published_table(reached: Sequence[Reached]) -> Table:
+    """What networks of published tables reach, beside what is reported of them and of changed architectures."""
+    points = {"kind": "number", "digits": 2, "signed": True}
+    columns = (
+        Column("Network"),
+        Column("Branches"),
+        Column("Last epoch", "share", digits=2),
+        Column("95% interval", "share", digits=2),
+        Column("Best epoch", "share", digits=2),
+        Column("n", "count"),
+        Column("Published", "share", digits=2),
+        Column("Last less published (points)", **points),  # type: ignore[arg-type]
+        Column("Changed architecture", "share", digits=2),
+        Column("Last less changed (points)", **points),  # type: ignore[arg-type]
+    )
+    rows = []
+    for own in reached:
+        table = REPORTED[own.task.model]
+        last, ends = Cell(own.last.mean, own.spec_ids), interval(own.last.low, own.last.high)
+        less = [100 * ((own.last.mean or 0.0) - other) for other in (table.accuracy, table.changed)]
+        compared = table.accuracy, less[0], table.changed, less[1]
+        rows.append((own.task.title, own.arm.label, last, ends, own.best, own.last.n, *compared))
+    changes = dict.fromkeys(f"{own.task.title}: {REPORTED[own.task.model].change}" for own in reached)
+    note = (
+        "Means over seeds, of test accuracy on CIFAR-100. A published number may be that of the best epoch. A changed "
+        f"architecture was trained by the same script as its baseline. {'; '.join(changes)}."
+    )
+    return Table("reached", "Networks of published tables", columns, make_rows(rows), note)
 
 
 def _part_table(part: Part, results: Results) -> Table:

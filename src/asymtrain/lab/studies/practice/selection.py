@@ -10,6 +10,7 @@ from asymtrain.lab.data import class_count
 from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import (
+    AHEAD,
     CONTROLS,
     ELSEWHERE,
     FALLING,
@@ -153,8 +154,8 @@ def _other_needs(study: Extent, task: Task, known: Known) -> Needs:
     if arms is not None:
         return Needs((*trials, *protocol.final_specs(study, task, arms)))
     # Arms that no other task trains.
-    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4, "length": 3}[task.part]
-    alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new)]
+    new = {"transfer": 3, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4, "length": 3, "seeds": 2}
+    alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new[task.part])]
     waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
     alike_specs = protocol.final_specs(study, task, alike)
     return Needs(tuple(trials), stand_ins=tuple(alike_specs), waits_for=waits)
@@ -172,15 +173,19 @@ def _is_selected(study: Extent, task: Task, known: Known) -> bool:
 
 def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
     """The arms of a task's final runs, Plain first; None while they are not selected."""
+    if task.part == "published":
+        return [NONE, arm_of(task.arm, AHEAD[task.arm])]
     selection = select(study, task.origin, known)
     if selection is None or not selection.complete:
         return None
     forms = selection.forms
     selected = forms[selection.selected]
     own = arm_of(SELECTED, selected)
-    if task.part in ("study", "transfer"):
+    if task.part == "study":
         return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
-    if task.part == "strong":
+    if task.part == "transfer":
+        return [NONE, own, protocol.recommended_arm(task.model)]
+    if task.part in ("strong", "seeds"):
         return [NONE, own]
     if task.part == "length":
         return [NONE, own, arm_of(FALLING, LASTING)]
