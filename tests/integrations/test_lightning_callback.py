@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from adapters import (
     BATCH,
     CLASSES,
+    LAYERS,
     WIDTH,
     Net,
     assert_bare,
@@ -24,8 +25,9 @@ from adapters import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from asymtrain import UsageError, attach
-from asymtrain.branches import Parallel
+from asymtrain import UsageError
+from asymtrain.branches import Falling, Parallel
+from asymtrain.errors import UsageWarning
 
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
 
@@ -62,9 +64,8 @@ def loader():
 
 
 def callback(**options):
-    sample = examples()[0][:2]
-    return BranchesCallback(**{"alpha": 0.5, "model": "net", "at": "blocks.*", "classes": CLASSES, "sample": sample,
-                               "head": Parallel(2), **options})  # fmt: skip
+    given = {"model": "net", "at": "blocks.*", "classes": CLASSES, "sample": examples()[0][:2]}
+    return BranchesCallback(**given | options)
 
 
 def trainer(*callbacks, epochs=2, **options):
@@ -85,110 +86,83 @@ def _remarks():
         yield
 
 
-def test_a_step_of_two_calls_says_which_has_branches():
-    class Twice(Module):
-        forget = False
-
-        def training_step(self, batch, batch_idx):
-            noisy = self.net(batch[0] + 0.1)
-            if self.forget:
-                added.branches.forget()
-            return F.mse_loss(self.net(batch[0]), noisy)
-
-    module, added = Twice(), callback()
-    with pytest.raises(UsageError, match=r"two calls of the model.*branches.forget\(\)"):
-        trainer(added).fit(module, loader())
-    module, added = Twice(), callback()
-    module.forget = True
-    trainer(added).fit(module, loader())
-    assert added.branches.stripped
-
-
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize(
-    "settings", [{}, {"accumulate": 2}, {"bf16": True}, {"head": Parallel(2, activation="all")}], ids=str
+    "settings",
+    [{}, {"accumulate": 2}, {"bf16": True}, {"head": Parallel(2, activation="all")}, {"strength": Falling(2.0)}],
+    ids=str,
 )
 def test_it_trains_what_a_loop_by_hand_trains(settings):
-    settings = {"alpha": 0.5, **settings}
-    more = {"accumulate_grad_batches": settings.get("accumulate", 1)}
-    if settings.get("bf16"):
-        more["precision"] = "bf16-mixed"
-    settings = {"head": Parallel(2), **settings}
-    module, added = Module(), callback(alpha=settings["alpha"], head=settings["head"])
-    run = trainer(added, **more)
+    options = {name: value for name, value in settings.items() if name in ("head", "strength")}
+    more = {"precision": "bf16-mixed"} if "bf16" in settings else {}
+    module, added = Module(), callback(**options)
+    run = trainer(added, accumulate_grad_batches=settings.get("accumulate", 1), **more)
     run.fit(module, loader())
     alone = seeded(Net)
-    branches = by_hand(alone, epochs=2, **settings)
+    branches = by_hand(alone, **settings)
     assert_same_bits(module.net, alone)
     assert_same_bits(added.branches, branches)
     assert module.seen == 12
     assert added.branches.stripped
     assert set(run.optimizers[0].state) == set(module.net.parameters())
     assert [len(group["params"]) for group in run.optimizers[0].param_groups] == [6]
-    assert len(added.alignments.seen) == 6
-    if settings == {"alpha": 0.5}:
+    if not settings:
         assert_bare(module.net)
 
 
-def test_what_is_logged():
-    module, added = Module(), callback()
-    run = trainer(added, epochs=1)
-    run.fit(module, loader())
-    logged = {name: float(value) for name, value in run.callback_metrics.items()}
-    layers = ["auxiliary_loss/blocks.0", "auxiliary_loss/blocks.1"]
-    assert logged.keys() == {"main_loss", "auxiliary_loss", *layers, "gradient_cosine"}
-    assert logged["main_loss"] < logged["auxiliary_loss"]
-    assert logged["auxiliary_loss"] == pytest.approx(sum(logged[name] for name in layers))
-    assert logged["gradient_cosine"] == pytest.approx(added.alignments.seen[-1].cosine)
-    silent = callback(every=0)
-    trainer(silent, epochs=1).fit(Module(), loader())
-    assert silent.alignments.seen == []
-
-
-def test_measuring_changes_nothing():
-    modules = [Module(), Module()]
-    for module, every in zip(modules, (1, 0), strict=True):
-        trainer(callback(every=every), epochs=1).fit(module, loader())
-    assert_same_bits(*modules)
-
-
-def test_checkpoints_are_the_module_s_and_resume_with_the_branches(tmp_path):
-    whole, kept = Module(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    trainer(callback(), kept, epochs=3).fit(whole, loader())
-    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=False)
-    assert saved["state_dict"].keys() == Module().state_dict().keys()
-    bare = Module.load_from_checkpoint(tmp_path / "epoch=1.ckpt", strict=True)
-    assert not torch.equal(bare.net.head.weight, whole.net.head.weight)
-
-    resumed = Module()
-    again = trainer(callback(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=3)
-    again.fit(resumed, loader(), ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=False)
-    assert resumed.seen == 6
-    assert_same_bits(resumed, whole)
-
-
-def test_alpha_0_is_the_fit_alone():
+def test_strength_0_is_the_fit_alone():
     """Clipping too: a gradient of zeros would count in the norm, whose last bit depends on the number of parts."""
     plain, module = Module(), Module()
     trainer(accumulate_grad_batches=2, gradient_clip_val=0.01).fit(plain, loader())
-    trainer(callback(alpha=0.0), accumulate_grad_batches=2, gradient_clip_val=0.01).fit(module, loader())
+    trainer(callback(strength=0), accumulate_grad_batches=2, gradient_clip_val=0.01).fit(module, loader())
     assert_same_bits(module, plain)
 
 
-def resume(module, folder, *callbacks, epoch=1):
-    run = trainer(*callbacks, epochs=3)
+def test_what_is_logged_and_that_measuring_changes_nothing():
+    module, other = Module(), Module()
+    run = trainer(callback(), epochs=1)
+    run.fit(module, loader())
+    logged = {name: float(value) for name, value in run.callback_metrics.items()}
+    losses = {"main_loss", "auxiliary_loss", *(f"auxiliary_loss/{layer}" for layer in LAYERS)}
+    assert logged.keys() == losses | {"gradient_cosine"}
+    by_layer = [logged[f"auxiliary_loss/{layer}"] for layer in LAYERS]
+    assert logged["auxiliary_loss"] == pytest.approx(0.5 * sum(by_layer) / 2)
+    assert -1 <= logged["gradient_cosine"] <= 1
+    run = trainer(callback(cosine=False), epochs=1)
+    run.fit(other, loader())
+    assert run.callback_metrics.keys() == losses
+    assert_same_bits(module, other)
+
+
+def resume(module, folder, *callbacks):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")
-        run.fit(module, loader(), ckpt_path=folder / f"epoch={epoch}.ckpt", weights_only=False)
+        run = trainer(*callbacks, epochs=3)
+        run.fit(module, loader(), ckpt_path=folder / "epoch=1.ckpt", weights_only=False)
     return run
+
+
+def saving(folder):
+    return ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+
+
+def test_checkpoints_are_the_module_s_and_resume_with_the_branches(tmp_path):
+    whole, added = Module(), callback(strength=Falling(2.0))
+    trainer(added, saving(tmp_path), epochs=3).fit(whole, loader())
+    bare = Module.load_from_checkpoint(tmp_path / "epoch=1.ckpt", strict=True)
+    assert not torch.equal(bare.net.head.weight, whole.net.head.weight)
+    resumed, again = Module(), callback(strength=Falling(2.0))
+    resume(resumed, tmp_path, again)
+    assert resumed.seen == 6
+    assert_same_bits(resumed, whole)
+    assert_same_bits(again.branches, added.branches)
 
 
 def test_a_checkpoint_resumes_without_the_callback_and_a_plain_one_with_it(tmp_path):
     """The optimizer in a checkpoint is that of a fit without branches."""
     saved = []
     for kind, added in (("with", [callback()]), ("without", [])):
-        kept = ModelCheckpoint(tmp_path / kind, filename="{epoch}", save_top_k=-1)
-        trainer(*added, kept, epochs=3).fit(Module(), loader())
+        trainer(*added, saving(tmp_path / kind), epochs=3).fit(Module(), loader())
         saved.append(torch.load(tmp_path / kind / "epoch=1.ckpt", weights_only=False)["optimizer_states"][0])
     assert saved[0]["param_groups"] == saved[1]["param_groups"]
     assert saved[0]["state"].keys() == saved[1]["state"].keys()
@@ -200,70 +174,9 @@ def test_a_checkpoint_resumes_without_the_callback_and_a_plain_one_with_it(tmp_p
     resume(joined, tmp_path / "without", added)
     assert joined.seen == 6
     assert added.branches.stripped
-
-
-def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
-    trainer(callback(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=2).fit(Module(), loader())
+    trainer(callback(), saving(tmp_path), epochs=2).fit(Module(), loader())
     with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the layers"):
         resume(Module(), tmp_path, callback(at="blocks.0"))
-
-
-class Scheduled(Module):
-    """Schedulers that count the groups, one of them made of two."""
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
-        halved = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-        constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-        return [optimizer], [torch.optim.lr_scheduler.SequentialLR(optimizer, [constant, halved], [1])]
-
-
-class Rates(lightning.Callback):
-    def __init__(self):
-        self.seen = []
-
-    def on_train_batch_start(self, trainer, *_):
-        groups = trainer.optimizers[0].param_groups
-        self.seen.append([(group["lr"], group["weight_decay"], len(group["params"])) for group in groups])
-
-
-@pytest.mark.parametrize("until", [None, 9, 0.5])
-def test_branches_with_options_of_their_own_and_an_end(until, tmp_path):
-    """Their group follows the schedule; checkpoints before and after the end resume to the same bits."""
-    more = {"branch_options": {"lr": 0.1, "weight_decay": 0.5}, "until": until}
-    whole, added, rates = Scheduled(), callback(**more), Rates()
-    run = trainer(added, rates, ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=3)
-    run.fit(whole, loader())
-    last = 18 if until is None else 9
-    expected = [rate for rate in (0.01, 0.01, 0.005) for _ in range(6)]
-    sizes = [2] * last + [0] * (18 - last)
-    assert [groups[0] for groups in rates.seen] == [(pytest.approx(rate), 0.01, 6) for rate in expected]
-    assert [groups[1] for groups in rates.seen] == [
-        (pytest.approx(10 * rate), 0.5, size) for rate, size in zip(expected, sizes, strict=True)
-    ]
-    assert added.branches.stripped
-    assert_no_hooks(whole)
-    assert set(run.optimizers[0].state) == set(whole.net.parameters())
-    for epoch in (0, 1):
-        saved = torch.load(tmp_path / f"epoch={epoch}.ckpt", weights_only=False)
-        assert (added.state_key in saved["callbacks"]) == (epoch == 0 or until is None)
-        resumed = Scheduled()
-        resume(resumed, tmp_path, callback(**more), epoch=epoch)
-        assert_same_bits(resumed, whole)
-
-
-def test_after_the_end_training_is_without_branches():
-    """As a fit whose callback has alpha 0 from there on."""
-
-    class Faded(lightning.Callback):
-        def on_train_batch_start(self, run, *_):
-            if run.global_step == 7:
-                added.alpha = 0.0
-
-    module, other, added = Module(), Module(), callback()
-    trainer(callback(until=7)).fit(module, loader())
-    trainer(added, Faded()).fit(other, loader())
-    assert_same_bits(module, other)
 
 
 def test_weights_only_checkpoints_and_those_after_the_fit_are_bare(tmp_path):
@@ -291,35 +204,49 @@ class Itself(Net, lightning.LightningModule):
         return [torch.optim.AdamW(self.parameters(), lr=0.01)]
 
 
-def test_a_module_that_is_the_network_with_branches_given_or_made():
-    x, y = examples()
-    batches = DataLoader([{"x": a, "label": b} for a, b in zip(x, y, strict=True)], batch_size=BATCH)
-    alone = seeded(Net)
-    by_hand(alone, alpha=0.3, epochs=1)
-    made = seeded(Itself)
-    trainer(BranchesCallback(alpha=0.3, at="blocks.*", classes=CLASSES), epochs=1).fit(made, batches)
-    given = seeded(Itself)
-    branches = attach(given, at="blocks.*", sample=x[:2], classes=CLASSES)
-    trainer(BranchesCallback(alpha=0.3, branches=branches), epochs=1).fit(given, batches)
-    assert_same_bits(made, alone)
-    assert_same_bits(given, alone)
-
-
-def test_a_step_without_a_loss_is_skipped():
-    batches = DataLoader([{"x": a, "label": b} for a, b in zip(*examples(1), strict=True)], batch_size=1)
-    model = seeded(Itself)
+def test_a_module_that_is_the_network():
+    named = [{"x": a, "label": b} for a, b in zip(*examples(), strict=True)]
+    model, alone = seeded(Itself), seeded(Net)
+    trainer(BranchesCallback(at="blocks.*", classes=CLASSES)).fit(model, DataLoader(named, batch_size=BATCH))
+    by_hand(alone)
+    assert_same_bits(model, alone)
+    skipping = seeded(Itself)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*training_step.*returned.*None.*")
-        trainer(BranchesCallback(alpha=0.3, at="blocks.*", classes=CLASSES), epochs=1).fit(model, batches)
-    assert_same_bits(model, seeded(Net))
+        added = BranchesCallback(at="blocks.*", classes=CLASSES)
+        trainer(added, epochs=1).fit(skipping, DataLoader(named[:3], batch_size=1))
+    assert_same_bits(skipping, seeded(Net))
 
 
-def test_fit_again_attaches_again():
+class Twice(Module):
+    forget = None
+
+    def training_step(self, batch, batch_idx):
+        noisy = self.net(batch[0] + 0.1)
+        if self.forget is not None:
+            self.forget.branches.forget()
+        return F.mse_loss(self.net(batch[0]), noisy)
+
+
+def test_a_step_of_two_calls_says_which_has_branches():
+    with pytest.raises(UsageError, match=r"two calls of the model.*branches.forget\(\)"):
+        trainer(callback()).fit(Twice(), loader())
+    module, added = Twice(), callback()
+    module.forget = added
+    trainer(added).fit(module, loader())
+    assert added.branches.stripped
+
+
+def test_a_second_fit_attaches_again_and_says_so():
     module, added = Module(), callback()
-    for _ in range(2):
+    trainer(added, epochs=1).fit(module, loader())
+    first = added.branches
+    with pytest.warns(UsageWarning, match="stripped: attached anew"):
         trainer(added, epochs=1).fit(module, loader())
+    assert added.branches is not first
     assert module.seen == 12
     assert "training_step" not in vars(module)
+    assert_no_hooks(module)
 
 
 class Failing(Module):
@@ -333,27 +260,14 @@ def test_an_exception_leaves_the_module_bare_and_a_checkpoint_that_resumes(tmp_p
     module, added = Failing(), callback()
     with pytest.raises(ArithmeticError):
         trainer(added, OnExceptionCheckpoint(tmp_path)).fit(module, loader())
-    assert not {"training_step", "configure_optimizers"} & vars(module).keys()
+    assert "training_step" not in vars(module)
     assert_no_hooks(module)
     saved = torch.load(tmp_path / "on_exception.ckpt", weights_only=False)
     assert sum(len(group["params"]) for group in saved["optimizer_states"][0]["param_groups"]) == 6
-    assert (
-        saved["callbacks"][added.state_key]["optimizers"][0]["state"].keys()
-        == dict(added.branches.named_parameters()).keys()
-    )
+    state = saved["callbacks"][added.state_key]
+    assert state["optimizer"].keys() == dict(added.branches.named_parameters()).keys()
     for name, value in added.branches.state_dict().items():
-        assert torch.equal(saved["callbacks"][added.state_key]["branches"][name], value)
-
-
-class Ready(Module):
-    """Its optimizer exists before the fit."""
-
-    def __init__(self):
-        super().__init__()
-        self.optimizer = torch.optim.AdamW(self.net.parameters())
-
-    def configure_optimizers(self):
-        return self.optimizer
+        assert torch.equal(state["branches"][name], value)
 
 
 class Manual(Module):
@@ -366,43 +280,20 @@ class Three(Module):
 
 
 def test_what_is_refused():
-    sample, init = examples()[0][:2], torch.optim.Optimizer.__init__
-    branches = attach(Net(), sample, CLASSES, at="blocks.*")
-    for options in ({}, {"at": "blocks.*"}, {"branches": branches, "classes": CLASSES}):
-        with pytest.raises(UsageError, match="give either branches"):
-            BranchesCallback(alpha=1.0, **options)
     with pytest.raises(UsageError, match="unknown part of Module 'nett': did you mean 'net'"):
         trainer(callback(model="nett")).fit(Module(), loader())
     with pytest.raises(UsageError, match="with manual optimization"):
         trainer(callback()).fit(Manual(), loader())
     with pytest.raises(UsageError, match="give sample=, or set the module's example_input_array"):
         trainer(callback(sample=None)).fit(Module(), loader())
-    for until in (0, 0.0, 1.5, True, "half"):
-        with pytest.raises(UsageError, match="until is a share of the training"):
-            callback(until=until)
-    with pytest.raises(UsageError, match=r"targets must be a function from the batch .* NoneType: leave it out"):
-        callback(targets=None)
-    with pytest.raises(UsageError, match="the targets function returned a NoneType: return a tensor"):
+    with pytest.raises(UsageError, match=r"targets must be a function from the batch .* str: leave it out"):
+        callback(targets="label")
+    with pytest.raises(UsageError, match="targets must be a tensor, got a NoneType"):
         trainer(callback(targets=lambda batch: None)).fit(Module(), loader())
-    for alpha in (-0.1, None, "0.3", float("nan")):
-        with pytest.raises(UsageError, match=f"alpha must be a number of 0 or more, got {alpha!r}"):
-            callback(alpha=alpha)
-    with pytest.raises(UsageError, match=r"until=0\.5 is a share of a training that has no end"):
-        trainer(callback(until=0.5), epochs=-1).fit(Module(), loader())
-    with pytest.raises(UsageError, match="make the optimizer inside configure_optimizers"):
-        trainer(callback(branch_options={"lr": 0.1})).fit(Ready(), loader())
-    with pytest.raises(UsageError, match="unknown option of AdamW in branch_options 'lrr'"):
-        trainer(callback(branch_options={"lrr": 0.1})).fit(Module(), loader())
-    with pytest.raises(UsageError, match="branch_options: lr must not be negative, got -1"):
-        trainer(callback(branch_options={"lr": -1})).fit(Module(), loader())
-    assert torch.optim.Optimizer.__init__ is init
     for kind in ("FSDPStrategy", "ModelParallelStrategy"):
         sharded = SimpleNamespace(strategy=type(kind, (), {})())
         with pytest.raises(UsageError, match=f"sharded by {kind}: .* fully_shard"):
             callback().setup(sharded, Module(), "fit")
-    elsewhere = attach(Net(), at="blocks.*", sample=sample, classes=CLASSES)
-    with pytest.raises(UsageError, match="on no part of this module"):
-        trainer(BranchesCallback(alpha=1.0, branches=elsewhere)).fit(Module(), loader())
     three = DataLoader(TensorDataset(*examples(), examples()[1]), batch_size=BATCH)
     with pytest.raises(UsageError, match="no labels were found in a batch that is a list"):
         trainer(callback()).fit(Three(), three)
@@ -423,7 +314,7 @@ class Half(Module):
 
 
 module = Half()
-trainer(callback(every=3), devices=2, strategy="ddp_fork", use_distributed_sampler=False).fit(module)
+trainer(callback(strength=2.0), devices=2, strategy="ddp_fork", use_distributed_sampler=False).fit(module)
 torch.save(module.net.state_dict(), "trained.pt")
 """
 
@@ -431,11 +322,12 @@ torch.save(module.net.state_dict(), "trained.pt")
 @pytest.mark.slow
 def test_two_ranks_train_what_one_trains(tmp_path):
     """The branches are not in DDP's hands: were their gradients not averaged too, the backbone would be another."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", RANKS], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     alone = seeded(Net)
-    by_hand(alone, alpha=0.5, epochs=2, head=Parallel(2))
+    by_hand(alone, strength=2.0)
     for name, value in torch.load(tmp_path / "trained.pt").items():
         # Of two ranks the sums are in another order; without the average the difference is a hundredth.
         assert torch.allclose(value, alone.state_dict()[name], atol=1e-3), name

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from asymtrain import attach
 from asymtrain.branches import Parallel
 
-ALPHA = 0.5
+STRENGTH = 1.0
 
 
 class Adapted(nn.Module):
@@ -37,7 +37,8 @@ class Checkpointed(Net):
 
 
 def branches_on(model):
-    return attach(model, examples()[0][:2], CLASSES, at="blocks.*", head=Parallel(2, activation="all"))
+    head = Parallel(2, activation="all")
+    return attach(model, examples()[0][:2], CLASSES, at="blocks.*", head=head, strength=STRENGTH)
 
 
 def optimizer_of(model, branches):
@@ -49,7 +50,7 @@ def train(model, branches, optimizer, batches, *, accumulate=1, scaler=None):
     scaler = torch.amp.GradScaler("cpu", enabled=False) if scaler is None else scaler
     for index, (x, y) in enumerate(batches):
         with torch.autocast("cpu", torch.bfloat16, enabled=scaler.is_enabled()):
-            loss = F.cross_entropy(model(x), y) + ALPHA * branches.loss(y)
+            loss = F.cross_entropy(model(x), y) + branches.loss(y)
         scaler.scale(loss / accumulate).backward()
         if (index + 1) % accumulate == 0:
             scaler.step(optimizer)
@@ -145,42 +146,33 @@ def test_training_resumes_from_three_state_dicts(tmp_path):
     assert_same_bits(added, branches)
 
 
-@pytest.mark.parametrize("first", ["adapters", "branches"])
-def test_peft_with_the_trainer_of_hugging_face(first, tmp_path):
-    """LoRA by peft on a vision transformer, put on before or after the branches."""
+def test_peft_with_the_trainer_of_hugging_face(tmp_path):
+    """LoRA by peft on a vision transformer."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
-    from asymtrain.integrations.transformers import BranchesTrainer
+    from asymtrain.integrations.transformers import add_branches
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.ViTConfig(image_size=16, patch_size=8, num_labels=CLASSES, **sizes)
     model = seeded(lambda: transformers.ViTForImageClassification(config))
-    layers = [name for name, part in model.named_modules() if type(part).__name__ == "ViTLayer"]
     queries = [name for name, part in model.named_modules() if name.split(".")[-1] in ("query", "q_proj")]
     lora = peft.LoraConfig(r=2, target_modules=queries, modules_to_save=["classifier"])
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
-    def put():
-        return attach(model, at=layers, sample={"pixel_values": images[:2]}, classes=CLASSES, pool="class_token")
-
-    if first == "adapters":
-        adapted = peft.get_peft_model(model, lora)
-        branches = put()
-    else:
-        branches = put()
-        adapted = peft.get_peft_model(model, lora)
+    adapted = peft.get_peft_model(model, lora)
     before = {name: value.detach().clone() for name, value in adapted.named_parameters()}
     rows = [{"pixel_values": image, "labels": index % CLASSES} for index, image in enumerate(images)]
     arguments = transformers.TrainingArguments(str(tmp_path), max_steps=3, report_to=[], use_cpu=True, logging_steps=1,
                                                disable_tqdm=True, save_strategy="no", learning_rate=0.01)  # fmt: skip
-    trainer = BranchesTrainer(adapted, arguments, train_dataset=rows, branches=branches, alpha=ALPHA)
+    trainer = transformers.Trainer(adapted, arguments, train_dataset=rows)
+    added = add_branches(trainer, classes=CLASSES, pool="class_token")
     trainer.train()
     moved = {name for name, value in adapted.named_parameters() if not torch.equal(value, before[name])}
-    assert len(layers) == 2
+    assert len(added.branches.layers) == 2
     assert moved
     assert moved <= {name for name, value in adapted.named_parameters() if value.requires_grad}
     assert any("lora_" in name for name in moved)
     assert "auxiliary_loss" in trainer.state.log_history[0]
-    assert branches.stripped
+    assert added.branches.stripped
     assert_no_hooks(adapted)

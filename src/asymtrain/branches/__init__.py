@@ -9,7 +9,8 @@ _heads.py       one layer's weights and logits        _tied.py      the model's 
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 _core.py        Branches                              _optimizers.py  their weights in optimizers
-_strength.py    how strong the losses are     _with_branches.py  WithBranches
+_strength.py    how strong the losses are     _with_branches.py  WithBranches, WithLoss
+_criterion.py   main and auxiliary loss as one
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
 `prior`, `Parallel`, `Dense`, `Falling` and `GradientRatio`. For tools on top of branches: the other names, which call a
@@ -20,6 +21,7 @@ from asymtrain.branches._attaching import PRESETS, attach
 from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches
+from asymtrain.branches._criterion import Criterion
 from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
 from asymtrain.branches._heads import (
     MAP_HEADS,
@@ -34,12 +36,14 @@ from asymtrain.branches._layers import module_at
 from asymtrain.branches._nested import first_feature, logits_in
 from asymtrain.branches._pooling import Dense, PoolName, Reader
 from asymtrain.branches._strength import Falling, GradientRatio, convolutional
-from asymtrain.branches._with_branches import WithBranches
+from asymtrain.branches._with_branches import LABELS, WithBranches, WithLoss
 
 __all__ = [
+    "LABELS",
     "MAP_HEADS",
     "PRESETS",
     "Branches",
+    "Criterion",
     "Dense",
     "Falling",
     "GradientRatio",
@@ -48,6 +52,7 @@ __all__ = [
     "PoolName",
     "Reader",
     "WithBranches",
+    "WithLoss",
     "attach",
     "call_model",
     "check_weight_count",

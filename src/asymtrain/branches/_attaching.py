@@ -97,8 +97,9 @@ def attach(
             or `GradientRatio(0.1)`. By default that of the preset: of the recommended one 0.5, and 0.05 where a layer
             holds a convolution.
         preset: a name of `PRESETS`, for the options that are not given.
-        pool: `mean` over positions (the default), the `class_token` (position 0), `none` to keep the positions or
-            `Dense(resize=...)` to bring them and the targets' to one number, or a function from the feature to (B, D).
+        pool: `mean` over positions (the default), the `class_token` (position 0), the `last_token` that the mask
+            counts, `none` to keep the positions or `Dense(resize=...)` to bring them and the targets' to one number, or
+            a function from the feature to (B, D), which is given the mask where it has an argument `mask`.
         layout: a letter for each axis of the feature (B batch, C or D features, others positions), where the dry run
             cannot tell it: "BD", "BCHW", "BTD", "TBD", "BHWC".
         output: which part of a layer's output is the feature: an index, a key, or a function. Otherwise the first
@@ -382,9 +383,9 @@ def _read_layer(
         raise UsageError(f"layer {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
     if layout is None and not seen.feature.is_nested and not callable(wanted.pool):
         layout = infer_layout(name, tuple(seen.feature.shape), seen, batch)
-    if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
+    if layout is not None and wanted.pool in ("class_token", "last_token") and len(layout) != 3:
         raise UsageError(
-            f"layer {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
+            f"layer {name!r} has layout {layout!r}, which has no single token axis for pool={wanted.pool!r}: "
             "use pool='mean' there (pool also takes a dict from layer to rule)"
         )
     reader = replace(wanted, layout=layout)
@@ -447,7 +448,7 @@ def _refuse_blind(
     if blind:
         raise UsageError(
             f"the first token of layer {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
-            "the model is causal: use pool='mean', or for the last token pool=lambda tokens: tokens[:, -1]"
+            "the model is causal: use pool='last_token', or pool='mean'"
         )
 
 

@@ -12,7 +12,7 @@ one, about which nobody asked, is refused: its auxiliary loss is missing.
 import textwrap
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, refuse_drift
+from asymtrain.branches._criterion import Criterion
 from asymtrain.branches._fused import Fuser, fuser_of
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import (
@@ -308,6 +309,23 @@ class Branches(nn.Module):
             check_mask(self.mask, mask)
             self._watch_mask = False
         return {name: mask for name, reader in self.readers.items() if reader.masked}
+
+    def criterion(self, loss_fn: Callable[..., Tensor]) -> Criterion:
+        """A criterion for a loop that has `criterion(output, target)`: the main loss plus the auxiliary loss.
+
+        Without gradients, and after `strip`, it is `loss_fn` alone. `criterion.parts` has the losses of the latest call
+        by name. In distributed training the model alone goes into DDP: the criterion averages the branches' gradients.
+
+        >>> import torch
+        >>> from asymtrain import attach, models
+        >>> model, x, y = models.build("mlp", classes=10, seed=0), torch.rand(8, 3, 32, 32), torch.arange(8)
+        >>> branches = attach(model, sample=x, classes=10)
+        >>> criterion = branches.criterion(torch.nn.CrossEntropyLoss())
+        >>> criterion(model(x), y).backward()
+        >>> list(criterion.parts)[:2]
+        ['main_loss', 'auxiliary_loss']
+        """
+        return Criterion(self, loss_fn)
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.

@@ -6,9 +6,11 @@ the same rule. Pooling gives one row for each sample, (B, D). Without pooling, o
 more give (B, D, H, W): tokens and maps as heads of either kind take them.
 """
 
+import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from asymtrain.branches._nested import Selector, select
 from asymtrain.errors import UsageError, unknown_name
 
-PoolName = Literal["mean", "class_token", "none"]
+PoolName = Literal["mean", "class_token", "last_token", "none"]
 Resize = Literal["targets", "logits"]
 
 
@@ -37,12 +39,12 @@ class Dense:
             raise unknown_name("resize", str(self.resize), get_args(Resize))
 
 
-PoolRule = PoolName | Callable[[Tensor], Tensor]
+PoolRule = PoolName | Callable[..., Tensor]  # of the feature, and of the mask where it has an argument of that name
 Pool = PoolRule | Dense
 
 
 def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | None = None) -> Tensor:
-    """Reduce a feature of the given layout to (B, D); `mask` (B, T) says which positions a mean counts.
+    """Reduce a feature of the given layout to (B, D); `mask` (B, T) says which positions count.
 
     The result never shares memory with the input: a later in-place operation of the model (ReLU) must not
     change what the branches see. Means are accumulated in float32 at least.
@@ -50,12 +52,14 @@ def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | N
     positions = tuple(axis for axis, letter in enumerate(layout) if letter not in "BCD")
     if mask is not None and positions and pool == "mean":
         return _masked_mean(keep_positions(feature, layout), mask)
+    if mask is not None and positions and pool == "last_token":
+        return _last_masked(keep_positions(feature, layout), mask)
     if not positions:
         rows = feature.clone()
     elif pool == "mean":
         rows = _mean(feature, positions)
     else:
-        rows = feature.select(positions[0], 0).clone()
+        rows = feature.select(positions[0], 0 if pool == "class_token" else -1).clone()
     kept = [letter for letter in layout if letter in "BCD"]
     return rows if kept[0] == "B" else rows.t()
 
@@ -110,6 +114,13 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
     return total / keep.sum(1).clamp(min=1)
 
 
+def _last_masked(tokens: Tensor, mask: Tensor) -> Tensor:
+    """Of tokens (B, T, D) the last whose mask is not 0, at whichever side the padding is: (B, D)."""
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    last = ((mask != 0) * places).amax(1).clamp(min=1) - 1
+    return tokens[torch.arange(len(tokens), device=tokens.device), last]
+
+
 class Pooled(NamedTuple):
     """How a feature becomes rows (B, D): a mean over axes, or the first position along one; and the axes of B and D."""
 
@@ -155,6 +166,12 @@ class Reader:
     output: Selector | None = None
     detach: bool = False  # whether no gradient goes back into the model
     masked: bool | None = True  # whether the model's mask is of its positions; None where nothing shows it
+    takes_mask: bool = field(init=False, default=False)  # whether the user's pool has an argument of that name
+
+    def __post_init__(self) -> None:
+        with suppress(TypeError, ValueError):  # of functions whose arguments nothing tells
+            takes = callable(self.pool) and "mask" in inspect.signature(self.pool).parameters
+            object.__setattr__(self, "takes_mask", takes)
 
     @property
     def positions(self) -> int:
@@ -163,8 +180,8 @@ class Reader:
 
     @property
     def counts_positions(self) -> bool:
-        """Whether a mask of positions makes a difference: to a mean over them, or to what is learnt at each."""
-        return self.layout is not None and len(self.layout) > 2 and self.pool in ("mean", "none")
+        """Whether a mask of positions makes a difference: to what is pooled of them, or to what is learnt at each."""
+        return self.layout is not None and len(self.layout) > 2 and self.pool in ("mean", "last_token", "none")
 
     @property
     def pooled(self) -> Pooled | None:
@@ -207,7 +224,7 @@ class Reader:
         if feature.layout is not torch.strided:
             return f"gives a tensor of layout {feature.layout}: choose a module whose output is dense"
         if callable(self.pool):
-            rows = self.pool(feature)
+            rows = self.pool(feature, mask=mask) if self.takes_mask else self.pool(feature)
             dense = isinstance(rows, Tensor) and rows.layout is torch.strided and not rows.is_nested
             if not dense or rows.ndim != 2 or rows.is_complex():
                 return "has a `pool` function that does not return a tensor of shape (rows, features)"
@@ -226,7 +243,7 @@ class Reader:
             # In a compiled graph nobody can tell whether the model changes it in place afterwards.
             return kept.clone() if torch.compiler.is_compiling() else kept
         mask = mask if self.masked else None
-        if mask is not None and self.pool == "mean" and feature.ndim > 2:
+        if mask is not None and self.pool in ("mean", "last_token") and feature.ndim > 2:
             kept = keep_positions(feature, self.layout)
             positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]
             if mask.shape != (kept.shape[0], *positions):

@@ -1,5 +1,7 @@
-"""`WithBranches`: a model and its branches as one module, for DDP, FSDP2 and one compiled graph."""
+"""A model and its branches as one module, for DDP, FSDP2 and one compiled graph: `WithBranches` and `WithLoss`."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,6 +10,8 @@ from torch import Tensor, nn
 from asymtrain.branches._capture import is_exporting, is_sharded
 from asymtrain.branches._core import Branches
 from asymtrain.errors import UsageError
+
+LABELS = ("labels", "label", "targets", "target", "y")  # what models and batches call them
 
 
 class WithBranches(nn.Module):
@@ -76,3 +80,55 @@ class WithBranches(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
             self.branches.connect(self._on[0])
+
+
+class WithLoss(WithBranches):
+    """A model that returns its own loss, and its branches: its output, with the auxiliary loss in its loss.
+
+    >>> import torch
+    >>> from asymtrain import attach
+    >>> from asymtrain.branches import WithLoss
+    >>> class Net(torch.nn.Sequential):
+    ...     def forward(self, x, targets=None):
+    ...         logits = super().forward(x)
+    ...         return logits, None if targets is None else torch.nn.functional.cross_entropy(logits, targets)
+    >>> model = Net(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> x, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
+    >>> branches = attach(model, sample=(x, y), classes=3, at="1")
+    >>> net = WithLoss(model, branches)
+    >>> (_, own), (_, loss) = model(x, y), net(x, y)
+    >>> bool(loss > own)
+    True
+
+    The output is a tuple with the loss, a number, in it, or has an entry `loss`. The targets are the argument of the
+    model that is called `labels`, `label`, `targets`, `target` or `y`. Without targets, without gradients and after
+    `strip` it is the model. In DistributedDataParallel and `torch.compile` the branches are a part of it.
+    """
+
+    def __init__(self, model: nn.Module, branches: Branches) -> None:
+        super().__init__(model, branches)
+        names = list(inspect.signature(model.forward).parameters)
+        self._target = next((name for name in LABELS if name in names), LABELS[0])
+        self._place = names.index(self._target) if self._target in names else len(names)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns; in training with the auxiliary loss in its loss."""
+        target = args[self._place] if self._place < len(args) else kwargs.get(self._target)
+        if target is None or not torch.is_grad_enabled() or self.branches.stripped:
+            return self.model(*args, **kwargs)
+        output, logits = super().forward(*args, **kwargs)
+        if isinstance(output, Mapping):
+            place: Any = "loss" if isinstance(output.get("loss"), Tensor) else None
+        else:
+            parts = output if isinstance(output, tuple) else ()
+            place = next((i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.ndim == 0), None)
+        if place is None:
+            raise UsageError(
+                f"the model returned a {type(output).__name__} without a loss: compute it from its output, with "
+                "criterion = branches.criterion(loss_fn)"
+            )
+        loss = output[place] + self.branches.loss(target, logits=logits, main=output[place])
+        if isinstance(output, tuple):
+            return (*output[:place], loss, *output[place + 1 :])
+        output["loss"] = loss
+        return output

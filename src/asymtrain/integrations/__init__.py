@@ -1,7 +1,9 @@
 """Branches in the tools people train with. Each file needs its own library, and nothing else imports it.
 
+timm.py           a task around any task of timm's training script
+transformers.py   one call for the `Trainer` of Hugging Face, and for TRL
 lightning.py      a callback for `lightning.Trainer`
-transformers.py   the `Trainer` of Hugging Face with branches, and a mixin for subclasses of it
+composer.py       an algorithm for Composer
 torchjd.py        a backward pass that combines the two objectives with an aggregator of TorchJD
-_common.py        what the adapters share: labels of a batch, parameters in an optimizer, where branches end
+_common.py        what the adapters share: labels of a batch, the branches of a training, their part of the optimizer
 """

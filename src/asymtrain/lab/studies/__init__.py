@@ -4,7 +4,7 @@
     frame       what a block still needs, how long it takes, the rounds that train it
     timing      estimates of time, by a rule of thumb or by like runs of the store
     snapshot    what a store holds, read once
-    paper/ practice/
+    paper/ practice/ default/
 
 A study is a package whose `__init__` has its `STUDY`, and a line in `STUDIES`: it becomes a command with `list`, `run`,
 `next` and `show`.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STUDIES: dict[str, str] = {
     "paper": "asymtrain.lab.studies.paper",
     "practice": "asymtrain.lab.studies.practice",
+    "default": "asymtrain.lab.studies.default",
 }
 """Modules with a `STUDY`, by the name of their command."""
 

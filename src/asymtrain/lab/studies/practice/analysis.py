@@ -29,6 +29,7 @@ from asymtrain.lab.studies.practice.protocol import (
     Extent,
     Part,
     Task,
+    Trained,
     final_seeds,
     final_specs,
 )
@@ -42,7 +43,7 @@ _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]
 _FORM = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
-ArmPair = tuple[Task, Arm, Arm]  # of the second arm with the third
+ArmPair = tuple[Trained, Arm, Arm]  # of the second arm with the third
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _step_cost(row: Mapping[str, Any]) -> StepCost:
 class ArmEffect:
     """An arm against another, Plain by default, seed by seed."""
 
-    task: Task
+    task: Trained
     arm: Arm
     row: Mapping[str, Any]  # of `comparisons.compare`
     differences: tuple[float, ...]  # in points, of each seed

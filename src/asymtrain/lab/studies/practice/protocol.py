@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.recipes import recipe_fields
@@ -97,6 +97,7 @@ class Extent:
     selection_seeds: tuple[int, ...] = (1000, 1001)
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
     more_seeds: tuple[int, ...] = tuple(range(47, 62))
+    models: Mapping[str, Model] = field(default_factory=lambda: NETWORKS)
 
 
 FASHION = "/usr/share/datasets/fashion-mnist"  # where Debian's package dataset-fashion-mnist puts it
@@ -184,6 +185,22 @@ TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the
 Part = Literal[
     "study", "transfer", "strong", "controls", "fixed", "tuned", "signal", "length", "published", "seeds"
 ]  # fmt: skip
+
+
+class Trained(Protocol):
+    """A model on a dataset by a recipe: what a task of this study, or of another with its models, is about."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def data(self) -> str: ...
+    @property
+    def recipe(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def part(self) -> str: ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -341,19 +358,19 @@ def plain_trials(task: Task) -> list[Arm]:
     return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
 
 
-def selection_specs(study: Extent, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def selection_specs(study: Extent, task: Trained, arms: Iterable[Arm]) -> list[RunSpec]:
     """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
-def final_specs(study: Extent, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
+def final_specs(study: Extent, task: Trained, arms: Iterable[Arm]) -> list[RunSpec]:
     """Runs on all training images, tested after every epoch."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
 @lru_cache(maxsize=10_000)  # what is missing is asked for again and again
-def _specs(study: Extent, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
-    model, data = NETWORKS[task.model], study.data[task.data]
+def _specs(study: Extent, task: Trained, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+    model, data = study.models[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs
     measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}
     options = {**model.options, **study.archs.get(task.model, {}), **dict(arm.fields.get("arch_options", ()))}
@@ -366,7 +383,7 @@ def _specs(study: Extent, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec
     return tuple(RunSpec(**fields, seed=seed) for seed in seeds)
 
 
-def final_seeds(study: Extent, task: Task) -> tuple[int, ...]:
+def final_seeds(study: Extent, task: Trained) -> tuple[int, ...]:
     """The seeds of a task's final runs."""
     if task.part == "seeds":
         return study.more_seeds

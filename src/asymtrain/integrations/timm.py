@@ -1,0 +1,130 @@
+"""Branches in timm's training script: a task around the script's own.
+
+    task = BranchTask(ClassificationTask(...), sample=..., classes=...)     in train.py, where the task is made
+    task.strip(optimizer)                                                   at its end
+
+timm builds the optimizer from `get_trainable_module()`, which is the model and its branches. It evaluates, averages
+(EMA) and saves `get_eval_model()`, which is the model alone.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain.branches import Criterion, attach, clean
+from asymtrain.errors import UsageError, how_to_install
+
+try:
+    from timm.models import group_parameters
+    from timm.task import TrainingTask
+    from timm.utils import unwrap_model
+except ImportError as error:
+    raise UsageError(f"timm does not import ({error}): {how_to_install('timm')}") from error
+
+
+class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and untyped where it is missing
+    """A task of timm with branches on its model.
+
+    Args:
+        task: any `timm.task.TrainingTask`, before it is compiled and distributed.
+        options: the arguments of `attach`: `sample`, `classes`, `strength` and the rest.
+
+    Attributes:
+        branches: those on the model. With a strength that is a function of progress, the script calls
+            `task.branches.step(epoch / num_epochs)`.
+        criterion: its `parts` are the losses of the latest step by name, for a log.
+
+    Checkpoints hold the model alone as `state_dict`, and the branches in `task_state`. Gradients are clipped as the
+    task clips them, without those of the branches.
+    """
+
+    def __init__(self, task: TrainingTask, **options: Any) -> None:
+        super().__init__(device=task.device, dtype=task.dtype, verbose=task.verbose)
+        self.branches = attach(unwrap_model(task.get_trainable_module()), **options)
+        self.task, self.criterion = task, Criterion(self.branches, nn.Identity())
+
+    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The task's loss with the auxiliary loss in it, and that beside it."""
+        result = self.task(input, target)
+        if self.branches.stripped or not torch.is_grad_enabled():
+            return result
+        auxiliary = self.criterion.auxiliary(result["loss"], target)
+        total = self.criterion.total(result["loss"], auxiliary)
+        return {**result, "loss": total, "auxiliary_loss": auxiliary.detach()}
+
+    def strip(self, optimizer: Any = None) -> None:
+        """Take the branches off the model, and out of the optimizer."""
+        self.branches.strip(optimizer)
+        clean(self.task)  # copies of the model (EMA) have hooks that do nothing
+
+    def get_trainable_module(self, ema: bool = False) -> nn.Module | None:
+        """What the optimizer trains: the model and its branches. An average is of the model alone."""
+        module = self.task.get_trainable_module(ema=ema)
+        return module if ema or self.branches.stripped else _Both(module, self.branches)
+
+    def get_task_state(self, module: Any = None, ema: bool = False) -> dict[str, Any]:
+        """What a checkpoint holds beside the model."""
+        state = self.task.get_task_state(ema=ema)
+        return state if ema or self.branches.stripped else {**state, "branches": self.branches.state_dict()}
+
+    def load_task_state(self, state: Any, strict: bool = True, module: Any = None, ema: bool = False) -> None:
+        """Take up what a checkpoint holds beside the model; of a training without branches, new ones stay."""
+        rest = dict(state or {})
+        branches = rest.pop("branches", None)
+        if branches is not None and not ema:
+            self.branches.load_state_dict(branches, strict)
+        self.task.load_task_state(rest, strict=strict, ema=ema)
+
+    def prepare_distributed(self, device_ids: Any = None, **options: Any) -> "BranchTask":
+        """As the task's; the branches' gradients are averaged beside DDP."""
+        self.task.prepare_distributed(device_ids=device_ids, **options)
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """As the task's."""
+        return self.task.compile(*args, **kwargs)
+
+    def get_eval_model(self, module: Any = None, ema: bool = False) -> Any:
+        """As the task's: the model alone."""
+        return self.task.get_eval_model(ema=ema)
+
+    def get_clip_parameters(self, exclude_head: bool = False) -> Any:
+        """As the task's: of `exclude_head` the last two parameters are the model's own."""
+        return self.task.get_clip_parameters(exclude_head=exclude_head)
+
+    def setup_ema(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As the task's."""
+        return self.task.setup_ema(*args, **kwargs)
+
+    def update_ema(self, step: int | None = None) -> None:
+        """As the task's."""
+        self.task.update_ema(step)
+
+    def compile_ema(self, *args: Any, **kwargs: Any) -> Any:
+        """As the task's."""
+        return self.task.compile_ema(*args, **kwargs)
+
+    def no_sync(self) -> Any:
+        """As the task's."""
+        return self.task.no_sync()
+
+
+class _Both(nn.Module):
+    """A model and its branches, as timm makes parameter groups of them."""
+
+    def __init__(self, model: nn.Module, branches: nn.Module) -> None:
+        super().__init__()
+        self.model, self.branches = model, branches
+
+    def no_weight_decay(self) -> set[str]:
+        """Those of the model, by their names here."""
+        own = getattr(unwrap_model(self.model), "no_weight_decay", set)
+        return {f"model.{name}" for name in own()}
+
+    def group_matcher(self, coarse: bool = False) -> Any:
+        """The layer of a parameter, for learning rates by depth: branches are as deep as the model's head."""
+        model = unwrap_model(self.model)
+        layers = group_parameters(model, model.group_matcher(coarse=coarse), reverse=True)
+        deepest = max(layers.values(), default=0)
+        return lambda name: layers.get(name.removeprefix("model."), deepest)

@@ -1,0 +1,210 @@
+"""The results of the study of a default: its conditions, differences on fresh seeds, the forest plot, the selection."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from asymtrain.lab.report.figure import Figure, Headline
+from asymtrain.lab.report.table import Column, Table, make_rows, table_json
+from asymtrain.lab.statistics import Verdict
+from asymtrain.lab.studies.default.protocol import (
+    BLOCKS,
+    CANDIDATES,
+    KEPT,
+    LEAST_HELPED,
+    OWN_GAIN,
+    Kind,
+    Part,
+    Task,
+    candidate_for,
+)
+from asymtrain.lab.studies.default.selection import (
+    DEFAULT,
+    OTHERS,
+    OWN,
+    choices,
+    final_arms,
+    gains,
+    needs,
+    seeds,
+    selecting,
+)
+from asymtrain.lab.studies.frame import joined, missing_of
+from asymtrain.lab.studies.practice.analysis import ArmEffect, compare_arms, corrected
+from asymtrain.lab.studies.practice.page import RULE, effects_table, forest
+from asymtrain.lab.studies.practice.protocol import NONE, Extent
+from asymtrain.lab.studies.practice.selection import Known
+from asymtrain.lab.studies.snapshot import Snapshot
+from asymtrain.lab.studies.study import JudgedPage
+from asymtrain.lab.texts import counted
+
+SAFE: frozenset[Verdict] = frozenset({"helps", "no meaningful difference", "harmless"})
+KINDS: tuple[Kind, ...] = ("tokens", "convolutions")
+
+
+@dataclass(frozen=True)
+class Arms:
+    """One arm of all tasks of a part: its effects, and whether every task has them."""
+
+    effects: tuple[ArmEffect, ...]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that the default must meet; `met` is None while rows are missing."""
+
+    title: str
+    met: bool | None
+    why: str
+
+
+def judged_page(study: Extent, known: Known) -> JudgedPage:
+    others, own = (arms_of(study, "confirm", arm, known) for arm in (OTHERS, OWN))
+    default, unseen = (arms_of(study, part, DEFAULT, known) for part in ("confirm", "unseen"))
+    asked, main = conditions(others, own, unseen), [*others.effects, *unseen.effects]
+    every = [*others.effects, *default.effects, *own.effects]
+    tables = [
+        effects_table("confirmed", "On models, data and seeds that played no part in the choice", main, study, RULE),
+        _conditions_table(asked),
+        _choices_table(study, known),
+        dataclasses.replace(effects_table("arms", "Every configuration on fresh seeds", every, study), detail=True),
+        _gains_table(study, known),
+        _missing_table(study, known),
+    ]
+    tables = [table for table in tables if table.rows]
+    document = {
+        "conditions": [dataclasses.asdict(one) for one in asked],
+        "tables": [table_json(table) for table in tables],
+    }
+    lead = "Each model is trained, on fresh seeds, with the configuration that the models of other families chose."
+    said = [f"{one.title}: {_answer(one)}. {one.why}".strip() for one in asked]
+    return JudgedPage(
+        "A default for branches", lead if main else "No model is finished yet.", tables, document, _figures(main), said,
+        _headline(asked),
+    )  # fmt: skip
+
+
+def arms_of(study: Extent, part: Part, arm: str, known: Known) -> Arms:
+    """The effects of one arm against the baseline, corrected as a family; a task that chose no branches has none."""
+    effects, complete = list[ArmEffect](), True
+    for task in _tasks(part):
+        wanted = seeds(study, task, known)
+        chosen = [one for one in final_arms(study, task, known) or () if one.name == arm]
+        found = compare_arms(study, [(task, one, NONE) for one in chosen], known)
+        effects += [dataclasses.replace(effect, wanted=len(wanted)) for effect in found]
+        complete &= choices(study, task, known) is not None
+        complete &= not chosen or any(effect.row["n"] >= len(wanted) for effect in found)
+    return Arms(tuple(corrected(effects)), complete)
+
+
+def conditions(others: Arms, own: Arms, unseen: Arms) -> list[Condition]:
+    """What docs/default-protocol.md asks of the default, one by one."""
+    points = {effect.task.model: effect.row["points"] for effect in others.effects}
+    harmed, missed = (_those(arms, lambda effect: effect.verdict not in SAFE) for arms in (others, unseen))
+    helped = _those(others, lambda effect: effect.verdict == "helps")
+    lost = _those(
+        own,
+        lambda effect: (
+            effect.row["points"] >= OWN_GAIN and points.get(effect.task.model, 0.0) < KEPT * effect.row["points"]
+        ),
+    )
+    few = len(helped) < LEAST_HELPED
+    return [
+        _condition("Helps or is harmless on every model", others.complete, harmed, "Not on"),
+        Condition(
+            f"Helps at least {LEAST_HELPED} models", not few if others.complete else None, _named("It helps", helped)
+        ),
+        _condition(
+            f"Keeps {KEPT:.0%} of what a model's own choice gains", others.complete and own.complete, lost, "Not on"
+        ),
+        _condition("Helps or is harmless on unseen models and data", unseen.complete, missed, "Not on"),
+    ]
+
+
+def _those(arms: Arms, is_one: Callable[[ArmEffect], bool]) -> list[str]:
+    return [f"{effect.task.title} ({effect.verdict})" for effect in arms.effects if is_one(effect)]
+
+
+def _condition(title: str, complete: bool, failed: Sequence[str], word: str) -> Condition:
+    # What fails already fails whatever is still to come.
+    return Condition(title, False if failed else True if complete else None, _named(word, failed))
+
+
+def _named(word: str, titles: Iterable[str]) -> str:
+    return f"{word} {', '.join(titles)}." if titles else ""
+
+
+def _answer(condition: Condition) -> str:
+    return {None: "not known yet", True: "yes", False: "no"}[condition.met]
+
+
+def _headline(asked: Sequence[Condition]) -> Headline | None:
+    if any(one.met is None for one in asked):
+        return None
+    met = sum(bool(one.met) for one in asked)
+    earned = met == len(asked)
+    return "good" if earned else "soft", f"The default meets {met} of {counted(len(asked), 'condition')}"
+
+
+def _tasks(part: Part) -> list[Task]:
+    return [task for block in BLOCKS.values() for task in block.parts if task.part == part]
+
+
+def _conditions_table(asked: Sequence[Condition]) -> Table:
+    rows = make_rows((one.title, _answer(one), one.why) for one in asked)
+    return Table("conditions", "What the default must meet", (Column("Condition"), Column("Met"), Column("Why")), rows)
+
+
+def _choices_table(study: Extent, known: Known) -> Table:
+    """What each family is given by the others, and what all models of a kind choose."""
+    columns = (Column("Blocks"), Column("For"), Column("Configuration"))
+    rows = []
+    for kind in KINDS:
+        tasks = [task for task in _tasks("confirm") if task.kind == kind]
+        found = {task.family: choices(study, task, known) for task in tasks}
+        for family, chosen in found.items():
+            if chosen is not None:
+                rows.append((kind, family, _label(kind, chosen[OTHERS])))
+        every = next(iter(found.values()))
+        if every is not None:
+            rows.append((kind, "any other model", _label(kind, every[DEFAULT])))
+    note = "A family's configuration is chosen by the models of the other families with blocks of the same kind."
+    return Table("choices", "What is attached", columns, make_rows(rows), note)
+
+
+def _label(kind: Kind, name: str | None) -> str:
+    return "no branches" if name is None else candidate_for(kind, name).label
+
+
+def _gains_table(study: Extent, known: Known) -> Table:
+    """Validation accuracy of every candidate as a difference to the baseline's, in points."""
+    columns = (Column("Model"), *(Column(name, "number", digits=1, signed=True) for name in CANDIDATES))
+    rows = list[tuple[str | float, ...]]()
+    for kind in KINDS:
+        for task in selecting(kind):
+            own = gains(study, task, known)
+            if own is not None:
+                rows.append((task.title, *own.values()))
+    note = "Points of validation accuracy after the last epoch, mean over two seeds, less the baseline's."
+    return Table("gains", "Selection", columns, make_rows(rows), note, detail=True)
+
+
+def _missing_table(study: Extent, known: Known) -> Table:
+    left = [
+        (block, missing_of(joined(needs(study, task, known) for task in block.parts), Snapshot(known)))
+        for block in BLOCKS.values()
+    ]
+    rows = make_rows(
+        (block.name, block.title, "{runs_there}/{runs_needed}".format(**rest.progress))
+        for block, rest in left
+        if not rest.is_empty
+    )
+    return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
+
+
+def _figures(main: Sequence[ArmEffect]) -> list[Figure]:
+    if not main:
+        return []
+    ordered = sorted(main, key=lambda effect: -effect.row["points"])
+    return [forest("forest", "Difference to the baseline, with the default", {"": ordered})]

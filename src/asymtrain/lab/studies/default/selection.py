@@ -1,0 +1,119 @@
+"""What is chosen, and what a task needs next: from validation accuracies of stored runs alone, but for the seeds.
+
+How many seeds a confirmation has follows from the width of its interval, never from its sign.
+"""
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.data import class_count
+from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import t_interval
+from asymtrain.lab.studies.default import protocol
+from asymtrain.lab.studies.default.protocol import CANDIDATES, CHOOSING, LARGEST_LOSS, MODELS, Kind, Task, candidate_for
+from asymtrain.lab.studies.practice.protocol import NONE, Arm, Extent, arm_of, final_specs, selection_specs
+from asymtrain.lab.studies.practice.selection import Known, validated
+from asymtrain.lab.studies.study import Needs
+
+OTHERS, DEFAULT, OWN = "chosen by other families", "the default", "its own"  # names of the arms of a confirmation
+Gains = Mapping[str, float]  # by candidate: points of validation accuracy above the baseline
+
+
+def selecting(kind: Kind) -> list[Task]:
+    """The tasks whose models choose for this kind."""
+    tasks = [Task(model, "select") for model in CHOOSING]
+    return [task for task in tasks if task.kind == kind]
+
+
+def gains(study: Extent, task: Task, known: Known) -> Gains | None:
+    """What each candidate gains, mean over the seeds of the selection; None until all are trained."""
+    means = {}
+    for arm in protocol.arms(task.kind):
+        ids = [spec.id for spec in selection_specs(study, task, [arm])]
+        if not all(spec_id in known for spec_id in ids):
+            return None
+        means[arm.name] = fmean(validated(known[spec_id]) for spec_id in ids)
+    return {name: 100 * (means[name] - means[NONE.name]) for name in CANDIDATES}
+
+
+def choice(by_model: Mapping[str, Gains]) -> str | None:
+    """The candidate with the largest mean gain, families counted equally; None where none gains.
+
+    One that costs a model of theirs more than `LARGEST_LOSS` cannot be chosen. Ties go to the first.
+    """
+    families: dict[str, list[Gains]] = {}
+    for model, own in by_model.items():
+        families.setdefault(MODELS[model].family, []).append(own)
+    safe = [name for name in CANDIDATES if min(own[name] for own in by_model.values()) >= -LARGEST_LOSS]
+    scores = {name: fmean(fmean(own[name] for own in members) for members in families.values()) for name in safe}
+    best = max(scores, key=scores.__getitem__, default=None)
+    return best if best is not None and scores[best] > 0 else None
+
+
+def choices(study: Extent, task: Task, known: Known) -> dict[str, str | None] | None:
+    """By arm, the candidate that a task trains on fresh seeds, None for no branches; nothing until all is selected."""
+    found = {other: gains(study, other, known) for other in selecting(task.kind)}
+    by_model = {other.model: own for other, own in found.items() if own is not None}
+    if len(by_model) < len(found):
+        return None
+    default = choice(by_model)
+    if task.part == "unseen":
+        return {DEFAULT: default}
+    others = choice({model: own for model, own in by_model.items() if MODELS[model].family != task.family})
+    return {OTHERS: others, DEFAULT: default, OWN: choice({task.model: by_model[task.model]})}
+
+
+def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
+    """The arms of a task on fresh seeds, the baseline first; one without branches is left out."""
+    chosen = choices(study, task, known)
+    if chosen is None:
+        return None
+    return [NONE, *(arm_of(arm, candidate_for(task.kind, name)) for arm, name in chosen.items() if name is not None)]
+
+
+def seeds(study: Extent, task: Task, known: Known) -> tuple[int, ...]:
+    """The seeds of a task: more where the interval of its first arm is too wide to say anything."""
+    arms, count = final_arms(study, task, known), protocol.FIRST_SEEDS
+    while arms is not None and len(arms) > 1 and count < len(study.seeds):
+        own = study.seeds[:count]
+        plain, other = (
+            {spec.seed: known.get(spec.id) for spec in final_specs(study, task, [arm]) if spec.seed in own}
+            for arm in arms[:2]
+        )
+        pairs = [(a, b) for a, b in zip(plain.values(), other.values(), strict=True) if a is not None and b is not None]
+        if len(pairs) < count or not _is_wide(pairs):
+            break
+        count += protocol.MORE_SEEDS
+    return study.seeds[:count]
+
+
+def _is_wide(pairs: Iterable[tuple[Run, Run]]) -> bool:
+    points = [100 * (_tested(other) - _tested(plain)) for plain, other in pairs]
+    if len(set(points)) == 1:
+        return False
+    interval = t_interval(points)
+    return (interval.high - interval.low) / 2 > protocol.WIDE
+
+
+def _tested(run: Run) -> float:
+    """Test accuracy after the last epoch; a diverged run counts at chance."""
+    if run.outcome == "diverged" or run.test_accuracy is None:
+        classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+        return 1 / classes if classes else 0.0
+    return run.test_accuracy
+
+
+def needs(study: Extent, task: Task, known: Known) -> Needs:
+    """What a task needs, as far as the stored runs tell."""
+    if task.part == "select":
+        return Needs(tuple(selection_specs(study, task, protocol.arms(task.kind))))
+    arms = final_arms(study, task, known)
+    if arms is None:
+        alike = [NONE, *(arm_of(str(i), Candidate(alpha=1.0 + i)) for i in range(1 if task.part == "unseen" else 3))]
+        first = study.seeds[: protocol.FIRST_SEEDS]
+        missing = tuple(other for other in selecting(task.kind) if gains(study, other, known) is None)
+        like = tuple(spec for spec in final_specs(study, task, alike) if spec.seed in first)
+        return Needs(stand_ins=like, waits_for=missing)
+    own = seeds(study, task, known)
+    return Needs(tuple(spec for spec in final_specs(study, task, arms) if spec.seed in own))

@@ -1,0 +1,171 @@
+"""`branches.criterion` and `WithLoss`: the sum that a loop by hand takes, soft targets, several processes."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asymtrain import UsageError, WithBranches, attach
+from asymtrain.branches import WithLoss
+
+CLASSES, WIDTH = 3, 8
+
+
+class Net(nn.Module):
+    """Returns its own loss where it is given targets, as nanoGPT's model does."""
+
+    def __init__(self, returns: str = "tuple") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(2))
+        self.head, self.returns = nn.Linear(WIDTH, CLASSES), returns
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> object:
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(x)
+        loss = None if targets is None else F.cross_entropy(logits, targets)
+        if self.returns == "logits":
+            return logits
+        return (logits, loss) if self.returns == "tuple" else {"logits": logits, "loss": loss}
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    drawn = torch.Generator().manual_seed(1)
+    return torch.randn(16, WIDTH, generator=drawn), torch.randint(0, CLASSES, (16,), generator=drawn)
+
+
+def gradients(loss: Tensor, *modules: nn.Module) -> list[Tensor]:
+    values = [value for module in modules for value in module.parameters()]
+    return list(torch.autograd.grad(loss, values))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_criterion_is_the_sum_that_a_loop_by_hand_takes(soft: bool, wrapped: bool) -> None:
+    x, y = batch()
+    if soft:  # as mixup makes them
+        mixed = F.one_hot(y, CLASSES).float()
+        y = 0.7 * mixed + 0.3 * mixed.flip(0)
+    model = Net("logits")
+    branches = attach(model, x, CLASSES, at="blocks.*")
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
+    expected = gradients(loss_fn(model(x), y) + branches.loss(y), model, branches)
+    criterion = branches.criterion(loss_fn)
+    net = WithBranches(model, branches) if wrapped else model
+    loss = criterion(net(x), y)
+    for found, wanted in zip(gradients(loss, model, branches), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+    parts = criterion.parts
+    assert list(parts) == ["main_loss", "auxiliary_loss", "auxiliary_loss/blocks.0", "auxiliary_loss/blocks.1"]
+    assert not any(value.requires_grad for value in parts.values())
+    assert float(parts["main_loss"] + parts["auxiliary_loss"]) == pytest.approx(loss.item())
+    by_layer = parts["auxiliary_loss/blocks.0"] + parts["auxiliary_loss/blocks.1"]
+    assert float(parts["auxiliary_loss"]) == pytest.approx(0.5 * float(by_layer) / 2)
+
+
+def test_without_gradients_at_strength_0_and_after_strip_it_is_the_loss_function() -> None:
+    x, y = batch()
+    model = Net("logits")
+    branches = attach(model, x, CLASSES, at="blocks.*")
+    criterion = branches.criterion(F.cross_entropy)
+    own = F.cross_entropy(model(x), y)
+    assert criterion(model(x), y) > own
+    with torch.no_grad():
+        assert torch.equal(criterion(model(x), y), own)
+    assert criterion.parts == {}
+    branches.strip()
+    assert torch.equal(criterion(model(x), y), own)
+    branches = attach(model, x, CLASSES, at="blocks.*", strength=0)
+    loss = branches.criterion(F.cross_entropy)(model(x), y)
+    assert torch.equal(loss, own)
+    loss.backward()
+    assert all(value.grad is None for value in branches.parameters())
+
+
+@pytest.mark.parametrize("returns", ["tuple", "dict"])
+def test_a_model_that_returns_its_own_loss(returns: str) -> None:
+    x, y = batch()
+    model = Net(returns)
+    branches = attach(model, (x, y), CLASSES, at="blocks.*")
+    place = 1 if returns == "tuple" else "loss"
+    expected = gradients(model(x, y)[place] + branches.loss(y), model, branches)
+    net = WithLoss(model, branches)
+    for output in (net(x, y), net(x, targets=y)):
+        assert type(output) is (tuple if returns == "tuple" else dict)
+        for found, wanted in zip(gradients(output[place], model, branches), expected, strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert net(x)[place] is None
+    own = model(x, y)[place]
+    with torch.no_grad():
+        assert torch.equal(net(x, y)[place], own)
+    branches.strip()
+    assert torch.equal(net(x, y)[place], own)
+
+
+def test_a_model_that_returns_no_loss_is_refused() -> None:
+    x, y = batch()
+    model = Net("logits")
+    branches = attach(model, (x, y), CLASSES, at="blocks.*")
+    with pytest.raises(UsageError, match=r"a Tensor without a loss: .*branches.criterion\(loss_fn\)"):
+        WithLoss(model, branches)(x, y)
+
+
+RANKS = """
+import sys
+
+import torch
+import torch.distributed as dist
+from test_branch_criterion import CLASSES, Net, attach, batch
+from torch.nn import CrossEntropyLoss
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+x, y = batch()
+model = Net("logits")
+branches = attach(model, x, CLASSES, at="blocks.*", strength=2.0)
+criterion = branches.criterion(CrossEntropyLoss())
+optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.5)
+net = DDP(model)
+for _ in range(3):
+    optimizer.zero_grad()
+    criterion(net(x[rank::ranks]), y[rank::ranks]).backward()
+    optimizer.step()
+branches.strip(optimizer)
+torch.save([model.state_dict(), branches.state_dict()], f"{sys.argv[1]}/{ranks}.{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
+    """The model alone is in DDP, as in torchvision's references; the branches are equal on both ranks."""
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    for ranks in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        more = [{"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_PORT": port} for rank in range(ranks)]
+        started = [
+            subprocess.Popen([sys.executable, "-c", RANKS, str(tmp_path)], env=environment | one, stderr=-1)
+            for one in more
+        ]
+        for process in started:
+            _, error = process.communicate(timeout=120)
+            assert process.returncode == 0, error[-2000:]
+    one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1.0", "2.0", "2.1"))
+    for whole, left, right in zip(one, first, second, strict=True):
+        for name, value in whole.items():
+            torch.testing.assert_close(left[name], value, atol=1e-5, rtol=1e-4)
+            assert torch.equal(left[name], right[name])
