@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from asymtrain import attach
 from asymtrain.branches import Branches
 
-DEPTH, FEATURES, BATCH, SAMPLES = 12, 48, 128, 4096
-AXES = {"model": ("MLP", "transformer"), "classes": (10, 100, 1000), "layers": (2, 4, 12), "width": (64, 256),
+DEPTH, FEATURES, BATCH, SAMPLES = 12, 48, 128, 2048
+AXES = {"model": ("MLP", "transformer"), "classes": (10, 100, 1000), "layers": (2, 4, 12), "width": (64, 128),
         "objective": ("sigmoid", "softmax")}  # fmt: skip
 QUICK = {
     "model": ("MLP",),

@@ -1,10 +1,12 @@
-"""Recompute the tables of tuned baselines and of controls in docs/practice.md from the rows in results/practice-*.
+"""Recompute tables of docs/practice.md, and those of docs/findings.md, from the rows in results/practice-*.
 
-    python results/recompute_practice.py [PAGE]
+    python results/recompute_practice.py [PRACTICE [FINDINGS]]
 
-It reads the Parquet files with pandas and imports nothing of asymtrain. The change that tunes a baseline is the one
-with the best validation accuracy, as the protocol says; differences are taken seed by seed. It exits with 1 where the
-page's tables and the rows differ, in a number or in which rows there are.
+It reads the Parquet files with pandas and imports nothing of asymtrain. A model's configuration, and the change that
+tunes its baseline, are those with the best validation accuracy, as the protocol says; differences are taken seed by
+seed. Of docs/practice.md it checks the tables of tuned baselines and of controls, and it prints both tables of
+docs/findings.md, one of them with Holm's correction over every comparison of every block. It exits with 1 where a page
+and the rows differ, in a number or in which rows there are.
 """
 
 import json
@@ -12,31 +14,40 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
 ROOT = Path(__file__).parents[1]
-PAGE = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "practice.md"
-MODELS = {
+PATHS = [ROOT / "docs" / "practice.md", ROOT / "docs" / "findings.md"]
+PAGE, FINDINGS = [*map(Path, sys.argv[1:]), *PATHS[len(sys.argv) - 1 :]]
+MODELS = {  # the four that were tuned come first
     "mlp": "MLP",
     "timm:vit_tiny_patch16_224": "ViT-Tiny",
     "timm:swin_tiny_patch4_window7_224": "Swin",
     "asymtrain.lab.practice.models:mixer": "MLP-Mixer",
+    "vit": "ViT",
+    "asymtrain.lab.practice.models:resnet18": "ResNet-18",
+    "asymtrain.lab.practice.models:plain18": "Plain-18",
+    "cnn": "CNN",
+    "asymtrain.lab.practice.models:convnext": "ConvNeXt",
 }
 # What specs leave out.
 DEFAULTS = {"arch": "mlp", "arch_options": "", "epochs": 10, "redundancy": 1, "alpha": 1.0, "objective": "sigmoid"}
 DEFAULTS |= {"alpha_schedule": "constant", "branch_bias": "none", "places": "all", "branch_labels": "true"}
 DEFAULTS |= {"branch_weights": "trained", "signal": "gradient", "learning_rate": 1e-3, "weight_decay": 0.01}
-DEFAULTS |= {"label_smoothing": 0.0}
+DEFAULTS |= {"label_smoothing": 0.0, "seed": 42}
 RECIPE = ["learning_rate", "weight_decay", "label_smoothing", "arch_options", "warmup_share"]
 BRANCHES = ["redundancy", "alpha", "alpha_schedule", "objective", "branch_bias", "places"]
 CONTROLS = {
-    "selected form": {},
+    "selected configuration": {},
     "random labels": {"branch_labels": "random"},
     "frozen branches": {"branch_weights": "frozen"},
     "detached": {"signal": "detached"},
     "noise": {"signal": "noise"},
 }
+TRUE = {name: DEFAULTS[name] for change in CONTROLS.values() for name in change}
+OUTCOMES = ["validation_accuracy", "test_accuracy", "calibration_error"]
 
 
 def load(name):
@@ -46,20 +57,24 @@ def load(name):
 
 specs = load("specs").drop_duplicates("id")
 rows = pd.DataFrame([DEFAULTS | json.loads(spec) for spec in specs.spec], index=specs.id)
-rows = rows.join(
-    load("epochs").sort_values("epoch").groupby("spec_id").last()[["validation_accuracy", "test_accuracy"]]
-)
+last = load("epochs").sort_values("epoch").groupby("spec_id").last()
+rows = rows.join(last[OUTCOMES[:2]]).join(load("runs").groupby("spec_id").calibration_error.last())
 rows["arch_options"] = rows.arch_options.map(str)
 rows["warmup_share"] = (rows.warmup / rows.epochs).round(6)
 final, tried = rows[rows.test == "every"], rows[rows.test == "never"]
 
 
-def having(frame, settings):
-    """The rows with these settings, by seed."""
+def having(frame, settings, outcome="test_accuracy"):
+    """The rows with these settings, in percent by seed."""
     for name, value in settings.items():
         frame = frame[frame[name] == value]
     assert frame.seed.is_unique
-    return 100 * frame.set_index("seed").test_accuracy
+    return 100 * frame.set_index("seed")[outcome]
+
+
+def ends(points):
+    """Mean and half of the 95% interval."""
+    return points.mean(), stats.t.ppf(0.975, len(points) - 1) * points.sem()
 
 
 def difference(one, other):
@@ -67,44 +82,99 @@ def difference(one, other):
     points = (one - other).dropna()
     if points.empty:
         return None
-    half = stats.t.ppf(0.975, len(points) - 1) * points.sem()
-    return f"{points.mean():+.2f}  {points.mean() - half:+.2f} to {points.mean() + half:+.2f}  {len(points)}"
+    mean, half = ends(points)
+    return f"{mean:+.2f}  {mean - half:+.2f} to {mean + half:+.2f}  {len(points)}"
 
 
 tuned, signal = {}, {}
+every = {}  # comparison of two means by paired t-test: (family, model, arm) -> differences
 for arch, title in MODELS.items():
-    runs, trials = final[final.arch == arch], tried[(tried.arch == arch) & (tried.redundancy == 0)]
-    means = trials.groupby(RECIPE).validation_accuracy.mean()
+    runs, trials, none = final[final.arch == arch], tried[tried.arch == arch], {"redundancy": 0}
     usual = dict(zip(RECIPE, trials[RECIPE].mode().iloc[0], strict=True)) | {"warmup_share": 0.1}
+    means = trials[trials.redundancy == 0].groupby(RECIPE).validation_accuracy.mean()
     best = dict(zip(RECIPE, means.idxmax(), strict=True))
-    none, true = {"redundancy": 0}, {name: DEFAULTS[name] for name in ("branch_labels", "branch_weights", "signal")}
-    on_top = runs[(runs[RECIPE] == pd.Series(best)).all(axis=1) & (runs.redundancy > 0)]
-    branches = dict(zip(BRANCHES, on_top[BRANCHES].iloc[0], strict=True)) | true
-    plain, baseline, selected = (having(runs, kind) for kind in (usual | none, best | none, usual | branches))
-    tuned["tuned, with branches", title] = difference(having(runs, best | branches), baseline)
-    tuned["tuned baseline", title] = difference(baseline, plain)
-    tuned["selected form", title] = difference(selected, baseline)
+    means = trials[trials.redundancy > 0].groupby(BRANCHES).validation_accuracy.mean()
+    branches = dict(zip(BRANCHES, means.idxmax(), strict=True))
+    plain, baseline, selected = (having(runs, kind) for kind in (usual | none, best | none, usual | branches | TRUE))
+    if len(trials[trials.redundancy == 0].groupby(RECIPE)) > 1:
+        tuned["tuned, with branches", title] = difference(having(runs, best | branches | TRUE), baseline)
+        tuned["tuned baseline", title] = difference(baseline, plain)
+        tuned["selected configuration", title] = difference(selected, baseline)
+        every["tuned baselines", title, "tuned baseline"] = baseline - plain
+        every["tuned baselines", title, "selected configuration"] = selected - baseline
     for name, change in CONTROLS.items():
-        signal[name, title] = difference(having(runs, usual | branches | change), plain)
-controlled = {title for name, title in signal if name != "selected form" and signal[name, title]}
+        signal[name, title] = difference(having(runs, usual | branches | TRUE | change), plain)
+    errors = (having(runs, kind, "calibration_error") for kind in (usual | branches | TRUE, usual | none))
+    every["calibration", title, "selected configuration"] = pd.Series.sub(*errors)
+    # Every arm against the runs without branches that differ from it in nothing else
+    arm = [*BRANCHES, *TRUE]
+    others = [name for name in rows if name not in (*arm, *OUTCOMES, "seed", "arch", "cosine_every")]
+    for _, same in runs.groupby(others, dropna=False):
+        without = having(same, none)
+        for values, members in same[same.redundancy > 0].groupby(arm):
+            settings = dict(zip(arm, values, strict=True))
+            changed = [name for name, change in CONTROLS.items() if settings == branches | TRUE | change]
+            family = "other configurations"
+            if (same[RECIPE] != pd.Series(usual)).any(axis=None):
+                family = "selected configuration, tuned recipe"
+            elif changed:
+                family = "selected configuration" if changed == ["selected configuration"] else "controls"
+            every[family, title, *(changed or [str(values)])] = having(members, {}) - without
+controlled = {title for name, title in signal if name != "selected configuration" and signal[name, title]}
 
-page, wrong = PAGE.read_text(), 0
+p_values = pd.Series({key: stats.ttest_1samp(points.dropna(), 0).pvalue for key, points in every.items()}).sort_values()
+holm = (p_values * np.arange(len(p_values), 0, -1)).cummax().clip(upper=1)
+
+
+def cell(family, title, arm):
+    """A difference with half its interval; a star where it is clear after the correction over all comparisons."""
+    if (family, title, arm) not in every:
+        return ""
+    mean, half = ends(every[family, title, arm].dropna())
+    return f"{mean:+.2f} ± {half:.2f}{'*' if holm[family, title, arm] < 0.05 else ' '}"
+
+
+COLUMNS = {"Selected": ("selected configuration", "selected configuration")}
+COLUMNS |= {"Tuned recipe": ("selected configuration, tuned recipe", "selected configuration")}
+COLUMNS |= {name.capitalize(): ("controls", name) for name in list(CONTROLS)[1:]}
+gains = [f"{'Model':9}" + "".join(f"  {name:>15}" for name in COLUMNS)]
+for title in MODELS.values():
+    cells = (cell(family, title, arm) for family, arm in COLUMNS.values())
+    gains.append(f"{title:9}" + "".join(f"  {text:>15}" for text in cells))
+counts = [f"{'Comparisons':36}  tests  p < 0.05  after Holm over all"]
+families = ["selected configuration", "selected configuration, tuned recipe", "controls", "tuned baselines"]
+for family in [*families, "other configurations", "calibration", "all"]:
+    own = [key for key in every if family in ("all", key[0])]
+    left = (sum(values[own] < 0.05) for values in (p_values, holm))
+    counts.append("{:36}  {:5}  {:8}  {:19}".format(family, len(own), *left))
+
+pages, wrong = [path.read_text() if path.exists() else "" for path in (PAGE, FINDINGS)], 0
 for heading, computed in {
     "A tuned baseline": tuned,
     "What carries the effect": {key: text for key, text in signal.items() if text and key[1] in controlled},
 }.items():
-    table = re.search(rf"^```\n{heading}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+    table = re.search(rf"^```\n{heading}\n(.*?)^```$", pages[0], re.DOTALL | re.MULTILINE)[1]
     shown = {}
     for line in table.splitlines():
         # A cell that is too long goes on in the lines below; names of arms are told by their first word.
         if found := re.match(r"(\S+) {2,}(\w+,?).*? {2,}([-+]\d+\.\d\d) {2}(\S+ to \S+) .* (\d+)$", line):
-            model, arm, points, ends, seeds = found.groups()
+            model, arm, points, interval, seeds = found.groups()
             names = [name for name, title in computed if title == model and name.split()[0] == arm]
-            shown[names[0] if names else arm, model] = f"{points}  {ends}  {seeds}"
+            shown[names[0] if names else arm, model] = f"{points}  {interval}  {seeds}"
     for key in sorted({*computed, *shown}):
         same = computed.get(key) == shown.get(key)
         wrong += not same
         beside = "" if same else f"  THE PAGE: {shown.get(key)}"
         print(f"{heading:24}  {key[1]:9}  {key[0]:20}  {computed.get(key)}{beside}")
+for table in (gains, counts):
+    text = "\n".join(line.rstrip() for line in table)
+    print(f"\n{text}")
+    if f"```\n{text}\n```\n" not in pages[1]:
+        wrong += 1
+        print(f"NOT ON THE PAGE {FINDINGS.name}")
+print("\nclear by itself, not after the correction:")
+for family, title, arm in p_values.index[(p_values < 0.05) & (holm >= 0.05)]:
+    mean, half = ends(every[family, title, arm].dropna())
+    print(f"{title:9}  {family}, {arm}: {mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})")
 print(f"different: {wrong or 'nothing'}")
 sys.exit(bool(wrong))

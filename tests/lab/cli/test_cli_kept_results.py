@@ -210,7 +210,7 @@ def test_the_reproduction_is_recomputed_without_asymtrain(tmp_path):
         "| -18.1% to -13.3% |": "| -18.1% to -13.4% |",
         "| 10 | Paper's size excluded |": "| 10 | Inconclusive |",
         "| c06 | Reproduced |": "| c06 | Inconclusive |",
-        "contradicted 12;": "contradicted 11;",
+        "contradicted 10;": "contradicted 11;",
         "-6.2% to -0.1%;": "-6.2% to -0.2%;",
         "| -116.8% to -23.3% |": "| -116.8% to -23.4% |",
         "+22.6 points, with": "+22.7 points, with",

@@ -12,9 +12,9 @@ import pytest
 from asymtrain.lab.studies.practice.protocol import MODELS
 
 ROOT = Path(__file__).parents[3]
-PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
+PAGE, FINDINGS, README = ROOT / "docs/practice.md", ROOT / "docs/findings.md", ROOT / "README.md"
 COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
-FIGURES = ("practice-forest.svg", "practice-fixed.svg", "practice-tuned.svg")
+FIGURES = ("practice-forest.svg", "practice-fixed.svg", "practice-tuned.svg", "practice-signal.svg")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
 TITLES = "|".join(sorted((model.title for model in MODELS.values()), key=len, reverse=True))  # ViT-Tiny before ViT
 SIGNED = r"([-+]\d\.\d\d)"
@@ -46,7 +46,7 @@ def test_pages_quote_what_the_rows_give(shown):
     assert quoted <= known
     document = json.loads((folder / "practice.json").read_text())
     effects = effects_of(document)
-    text = " ".join(f"{PAGE.read_text()} {README.read_text()}".split())
+    text = " ".join(f"{PAGE.read_text()} {FINDINGS.read_text()} {README.read_text()}".split())
     for before, points, low, high, after in EFFECT.findall(text):
         of_models = {title for title, *numbers in effects if numbers == [points, low, high]}
         assert of_models, (points, low, high)
@@ -59,7 +59,7 @@ def test_pages_quote_what_the_rows_give(shown):
         assert all([title, points, low, high] in effects for _, points, low, high, _ in of_cells), title
     assert "none can be recommended" in document["sentences"][-1]  # README and PAGE: no setting suits all
     models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
-    (selected,) = (block for block in blocks if block.startswith("The form that validation selected\n"))
+    (selected,) = (block for block in blocks if block.startswith("The configuration that validation selected\n"))
     assert all(re.search(rf"^{MODELS[name].title} ", selected, re.MULTILINE) for name in models)
     sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
     assert [named(sentence) for sentence in sentences] == [models[0], models[-1]]
@@ -67,16 +67,40 @@ def test_pages_quote_what_the_rows_give(shown):
 
 
 def test_tables_are_recomputed_without_asymtrain(tmp_path):
-    def recompute(text):
-        page = tmp_path / "page.md"
-        page.write_text(text)
-        script = [sys.executable, str(ROOT / "results/recompute_practice.py"), str(page)]
+    def recompute(**changes):
+        pages = [tmp_path / path.name for path in (PAGE, FINDINGS)]
+        for page, path in zip(pages, (PAGE, FINDINGS), strict=True):
+            page.write_text(path.read_text().replace(*changes.get(path.stem, ("", ""))))
+        script = [sys.executable, str(ROOT / "results/recompute_practice.py"), *map(str, pages)]
         return subprocess.run(script, capture_output=True, text=True)
 
-    same = recompute(PAGE.read_text())
+    same = recompute()
     assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "different: nothing"), same.stderr
-    other = recompute(PAGE.read_text().replace("+0.36  -0.30 to +1.02", "+0.46  -0.30 to +1.02"))
-    assert (other.returncode, other.stdout.splitlines()[-1]) == (1, "different: 1")
+    other = recompute(practice=("+0.36  -0.30 to +1.02", "+0.46  -0.30 to +1.02"), findings=("± 0.66", "± 0.65"))
+    assert (other.returncode, other.stdout.splitlines()[-1]) == (1, "different: 2")
+
+    findings = FINDINGS.read_text()
+    gains, counts = re.findall(r"^```\n(.*?)^```$", findings, re.DOTALL | re.MULTILINE)
+    # Prose: a number with half its interval is a cell of the table, and other numbers are of a page that is checked.
+    prose = " ".join(line for line in findings.splitlines() if "arxiv.org" not in line and not line.startswith("|"))
+    cells = dict.fromkeys(re.findall(r"[-+]\d\.\d\d ± \d\.\d\d", prose))
+    assert len(cells) > 3
+    assert all(cell in gains for cell in cells)
+    pages = gains + PAGE.read_text() + (ROOT / "docs/reproduction.md").read_text()
+    assert {n.lstrip("+-") for n in NUMBER.findall(prose)} <= {n.lstrip("+-") for n in NUMBER.findall(pages)}
+    rows = {name: numbers for name, *numbers in re.findall(r"^(.*?) +(\d+) +(\d+) +(\d+)$", counts, re.MULTILINE)}
+    tests, _, left = rows.pop("all")
+    assert all(sum(int(row[i]) for row in rows.values()) == int(n) for i, n in ((0, tests), (2, left)))
+    accuracy = int(tests) - int(rows["calibration"][0])
+    for words in (f"all {tests} comparisons", f"are {tests} comparisons", f"{accuracy} of test accuracy"):
+        assert words in " ".join(prose.split()), words
+    assert f"After the correction {left} are clear" in prose
+    assert rows["selected configuration"][2] == "5"  # "the gains of the five models without convolutions"
+    assert rows["selected configuration, tuned recipe"][2] == "3"
+    verdicts = r"\d+ of 36 claims have a verdict \(reproduced[^)]*cannot differ \d+"
+    found = [re.findall(verdicts, " ".join(text.split())) for text in (findings, pages)]
+    assert found[0]
+    assert found[0] == found[1]
 
 
 def effects_of(document: dict) -> list[list[str]]:

@@ -1,8 +1,9 @@
 """What came out, in short: the verdicts as one table and one figure, how they are shared out, and how they changed.
 
-The rule of `verdicts` is of 2026-11-16, with one addition of the day after (c18). The rule before it asked that an
-interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its verdicts on the rows of that day are
-kept in `texts.toml`, and nothing else of it. `results/recompute.py` computes them again.
+The rule of `verdicts` is of 2026-11-16, with an addition of the day after (c18) and repairs of 2026-11-19 (c10, c11,
+c35). The rule before it asked that an interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its
+verdicts on the rows of that day are kept in `texts.toml`, and nothing else of it. `results/recompute.py` computes them
+again.
 """
 
 from collections import Counter

@@ -19,7 +19,9 @@ Bonferroni-corrected for the cells of the table (`claims.family`). The rule, wit
 So a wide interval reproduces nothing by touching the band. A part that the paper itself reports as no effect is
 reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
 they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
-cosine or a share. What is the same by construction is not ruled on by its numbers:
+cosine or a share. No part passes because its interval is wide, and none fails because there were few seeds or many
+measurements: a minimum over steps is reproduced or inconclusive. What is the same by construction is not ruled on by
+its numbers:
 
     Cannot differ   one set of runs stands for both cells, or one loss surface for both sides; of runs, the comparison
                     at the paper's own settings stands beside it
@@ -33,8 +35,8 @@ Two verdicts stand above the rule:
                     part's p below 5% after Holm's correction over all alternates and all cells of the tables
 
 A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it. This
-rule is of 2026-11-16, and that one surface cannot differ from itself of 2026-11-17; `summary` has what the rule before
-said, and why it was changed.
+rule is of 2026-11-16, that one surface cannot differ from itself of 2026-11-17, and the conditions of minima, of steps
+not reversed and of significance of 2026-11-19; `summary` has what the rule before said, and why it was changed.
 """
 
 import dataclasses
@@ -142,6 +144,8 @@ def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
     if part.how in ("no effect", "near zero"):
         p = equivalence_p(samples[0], _null_margin(part, limits))
     ruling = ruling_on(part, interval, limits)
+    if part.of == "minimum" and ruling != "Reproduced":
+        ruling = "Inconclusive"  # more measured steps lower a minimum, fewer raise it
     return JudgedPart(part, ruling, interval.estimate, interval.low, interval.high, p, n)
 
 
@@ -156,7 +160,11 @@ def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling
         outside = interval.low > margin or interval.high < -margin
         return "Contradicted" if (outside if part.how == "near zero" else side != 0) else "Inconclusive"
     if part.how == "not reversed":
-        return "Contradicted" if side == -part.sign else "Reproduced"
+        if side == -part.sign:
+            return "Contradicted"
+        # A reversal beyond the margin must be excluded: a wide interval does not pass by including 0.
+        furthest_back = min(part.sign * interval.low, part.sign * interval.high)
+        return "Reproduced" if furthest_back > -limits.margin(part) else "Inconclusive"
     paper = None if part.how == "sign" else part.paper  # without the paper's number the sign alone is asked for
     if side == -part.sign:
         return "Contradicted"
@@ -199,7 +207,7 @@ def family_of(part: Part) -> int:
 
 def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
     """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
-    if part.of == "value":
+    if part.of in ("value", "minimum"):
         return (_values(evidence, part.labels[0]),)
     effects = [_effect(evidence, label) for label in part.labels]
     if part.of == "asymmetric":
@@ -232,7 +240,10 @@ def _zero(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
 
 
 def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
-    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
+    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both.
+
+    One that has not may lack seeds: the claim is contradicted only where the whole interval of a cell is not large.
+    """
     effects = [_effect(evidence, label) for label in part.labels]
     n = min(len(effect.seeds) for effect in effects)
     changes = [effect.changes for effect in effects]
@@ -244,8 +255,16 @@ def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
         p * family_of(part) < limits.strict_level and size is not None and abs(size) >= limits.large
         for p, size in zip(p_values, sizes, strict=True)
     ]
-    ruling: Ruling = "Reproduced" if all(passed) else "Contradicted"
+    refuted = any(_is_not_large(effect, family_of(part), limits) for effect in effects)
+    ruling: Ruling = "Reproduced" if all(passed) else "Contradicted" if refuted else "Inconclusive"
     return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
+
+
+def _is_not_large(effect: Effect, cells: int, limits: Limits) -> bool:
+    """Does the corrected interval of the change lie within a large d_av of 0?"""
+    interval = t_interval([*effect.changes.values()], 1 - limits.level, cells)
+    deviation = np.mean([np.std(side, ddof=1) for side in (effect.plain, effect.asymmetric)])
+    return is_within(interval.low, interval.high, limits.large * 100 * float(deviation / np.mean(effect.plain)))
 
 
 def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:

@@ -191,7 +191,7 @@ def _tasks(part: Part) -> list[Task]:
 def _comparisons(study: Extent, part: Part, known: Known) -> list[ArmPair]:
     """What is compared with what."""
     arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
-    if part == "signal":  # without a control, the selected form would only repeat the main table
+    if part == "signal":  # without a control, the selected configuration would only repeat the main table
         arms = [
             (task, own) for task, own in arms if any(spec.id in known for spec in final_specs(study, task, own[2:]))
         ]

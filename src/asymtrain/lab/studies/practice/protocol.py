@@ -135,8 +135,8 @@ CONTROLS: Mapping[str, Mapping[str, Any]] = {
     "detached": {"signal": "detached"},
     "noise": {"signal": "noise"},
 }
-"""What is changed of the selected form, one at a time, to see what carries its effect."""
-SELECTED = "selected form"  # name of the arm of a later part that has a model's selected form, of any objective
+"""What is changed of the selected configuration, one at a time, to see what carries its effect."""
+SELECTED = "selected configuration"  # name of the arm of a later part that has it, of any objective
 FALLING = "prior bias, alpha 10, falling"  # name of the arm of the part `length` that all its models share
 LASTING = Candidate(objective="sigmoid", bias="prior", alpha=10.0, alpha_schedule="cosine")
 """Of the settings of the first wave the one with the best mean rank over the models of `length`, falling to 0."""
