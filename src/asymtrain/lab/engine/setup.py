@@ -275,13 +275,14 @@ def image_changes(spec: RunSpec, device: torch.device) -> list[tuple[str, Callab
     shift, other = ("augment", flip_and_shift), ("transform", transform)
     # The table is made here: within a captured step nothing may come from the host.
     policy = ("transform", partial(autoaugment, policy=policy_table(device)))
-    return {
+    changes: dict[str, list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]] = {
         "none": [],
         "flip_shift": [shift],
         "trivial": [shift, other],
         "policy": [shift, policy],
         "policy_first": [policy, shift],
-    }[spec.augmentation]
+    }
+    return changes[spec.augmentation]
 
 
 def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Tensor | None:
