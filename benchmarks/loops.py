@@ -160,7 +160,7 @@ class Ensemble:
             wanted = (
                 labels[:, None] == torch.arange(output.shape[1], device=labels.device)
             ).float()  # one_hot reads them
-            # As the loss of a branch is defined; (B, 1, C) at each place.
+            # As the loss of a branch is defined; (B, 1, C) at each layer.
             auxiliary = sum(
                 F.binary_cross_entropy_with_logits(values.float().reshape(wanted.shape), wanted)
                 for values in logits.values()

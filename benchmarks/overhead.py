@@ -138,14 +138,14 @@ def practice_form(task: Task, known: Known) -> Candidate:
 
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
-    """A line and a row for each model, mode and form of branches."""
+    """A line and a row for each model, mode and configuration of branches."""
     print(f"\n{'':29} {'':8} {'layers':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11}"
           f" {'on the device':>15} {'kernels':>13} {'memory':>16}")  # fmt: skip
     on_gpu = device.type == "cuda"
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
         if mode == "compiled":
             torch._dynamo.reset()
-            torch._dynamo.config.recompile_limit = 64  # one function is compiled for every form of branches
+            torch._dynamo.config.recompile_limit = 64  # one function is compiled for every configuration of branches
         build = functools.partial(alone, functools.partial(model_step, case, mode, device), device=device)
         # One of each side after the other, so that none has the memory that is taken first. Builds share compiled code.
         rounds = [[build(options) for options in (None, *(options for _, options in case.forms))]

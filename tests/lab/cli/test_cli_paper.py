@@ -105,7 +105,7 @@ def test_run_says_what_is_missing_then_shows_ours_beside_the_papers(cli, tmp_pat
     assert result.code == 0, result.err
     size, first = result.err.splitlines()[:2]
     assert size == "Scale quick: 2 seeds (42, 43), 2 epochs, fp32, small networks on shapes."
-    assert re.match(r"Missing: 12 trainings, 0 measurements\. About .* on 1 core, by a rule of thumb", first)
+    assert re.match(r"Missing: 12 runs, 0 measurements\. About .* on 1 core, by a rule of thumb", first)
     assert re.search(r"Paper +Paper", result.out)
     assert "0.4568" in result.out
     assert "c14 " in result.out
@@ -280,7 +280,7 @@ def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
 def test_one_backbone_at_a_time(cli, tmp_path):
     result = cli("paper", "run", "table3", "--arch", "mlp", "--out", "study")
     assert result.code == 0, result.err
-    assert "Missing: 4 trainings, 0 measurements" in result.err
+    assert "Missing: 4 runs, 0 measurements" in result.err
     assert "are left" not in result.err
     with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
         assert {run.spec.arch for run in store.runs()} == {"mlp"}
@@ -292,7 +292,7 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
         result = cli("paper", "run", "table3", "--minutes", "0.0000001")
         assert result.code == 0, result.err
         assert (
-            "Not finished: 12 trainings and 0 measurements are left. Starting took all of this time: give the same "
+            "Not finished: 12 runs and 0 measurements are left. Starting took all of this time: give the same "
             "command with more --minutes.\n"
         ) in result.err
         assert "—" in result.out
@@ -301,7 +301,7 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
 
 def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch):
     limited = ("paper", "run", "identity", "--minutes", "0.0000001")
-    left = "0 trainings and {} measurements are left. {}"
+    left = "0 runs and {} measurements are left. {}"
     assert left.format(3, "Starting took all of this time: give the same command with more") in cli(*limited).err
     monkeypatch.setattr("asymtrain.lab.studies.frame._until", lambda _, taken: itertools.islice(taken, 1))
     assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
@@ -340,7 +340,7 @@ def test_a_block_is_done_and_goes_on_and_is_listed_with_what_is_stored(cli):
     assert before["precision"]["seconds_left"] is None  # at which rate TF32 trains, no row says
     command = ("paper", "next", "--block", "frozen", *QUICK)
     cut = cli(*command, "--minutes", "0.0000001")
-    assert "Not finished: 12 trainings and 0 measurements are left." in cut.err
+    assert "Not finished: 12 runs and 0 measurements are left." in cut.err
     assert "is finished" not in cut.err
     done = cli(*command)
     assert done.code == 0, done.err

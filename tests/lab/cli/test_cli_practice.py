@@ -53,11 +53,11 @@ def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
     cut = cli(*command, "--minutes", "0.001")
     assert cut.code == 0
     # A quick machine finishes a part of the first wave, or all of it, before the time is looked at.
-    stored = 30 - int(re.search(r"Not finished: (\d+) trainings are left\.", cut.err)[1])
+    stored = 30 - int(re.search(r"Not finished: (\d+) runs are left\.", cut.err)[1])
     assert stored <= 13
     done = cli(*command)
     assert done.code == 0, done.err
-    waves = [int(number) for number in re.findall(r"^Missing: (\d+) trainings", done.err, re.MULTILINE)]
+    waves = [int(number) for number in re.findall(r"^Missing: (\d+) runs", done.err, re.MULTILINE)]
     assert waves == [13 - stored, 9, 8][stored == 13 :]
     assert "MLP: " in done.out
     with Store("s.sqlite", read_only=True) as store:

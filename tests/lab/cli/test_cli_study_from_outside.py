@@ -85,7 +85,7 @@ def test_a_study_is_listed_run_and_shown(added, cli, refused, tmp_path):
     assert done.code == 0, done.err
     assert json.loads(done.out)["pairs"] == {"alpha 0.1": 1, "alpha 1": 0}
     following = cli("strengths", "next", "--quick", "--device", "cpu")
-    assert following.err.startswith("Block strong: the MLP, strong.\nMissing: 1 training. ")
+    assert following.err.startswith("Block strong: the MLP, strong.\nMissing: 1 run. ")
     assert following.err.endswith("Block strong is finished. It was the last.\n")
     assert "Every block is finished" in cli("strengths", "next", "--quick").out
     assert json.loads(cli("strengths", "list", "--json").out)[1]["runs_there"] == 2  # Plain is of both

@@ -248,7 +248,7 @@ def _recipes_table(rows: Sequence[dict[str, Any]]) -> "Table":
 
     columns = (
         *map(Column, ("Name", "Covers", "Claims")),
-        *(Column(name, "number") for name in ("Trainings", "Measurements", "Time left")),
+        *(Column(name, "number") for name in ("Runs", "Measurements", "Time left")),
     )
     cells = (
         (
@@ -291,7 +291,7 @@ def run(
 ) -> None:
     """Train and measure what the named tables and figures still need, then show them.
 
-    Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
+    Says first how many runs are missing and how long they will take. Called again, it goes on where it stopped.
     """
     study = chosen.build()
     # Before anything is trained: there may be nothing of these backbones.
@@ -494,9 +494,9 @@ def check_stored(
 
 
 def _rows_there(result: "RecipeResult") -> str:
-    """How many of its rows there are: trainings, or measurements where it has no others."""
+    """How many of its rows there are: runs, or measurements where it has no others."""
     if result.runs_needed:
-        return f"{result.runs_there}/{result.runs_needed} trainings"
+        return f"{result.runs_there}/{result.runs_needed} runs"
     return f"{result.measurements_there}/{result.measurements_needed} measurements"
 
 

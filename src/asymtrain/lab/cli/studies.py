@@ -141,7 +141,7 @@ def train(
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
-        rest = [counted(left.trainings, "training")]
+        rest = [counted(left.runs, "run")]
         rest += [counted(len(left.measurements), "measurement")] if study.measures else []
         ended = "Stopped" if done.interrupted else "Not finished"
         console.print(f"{ended}: {' and '.join(rest)} are left. {display.going_on(training.minutes)}")

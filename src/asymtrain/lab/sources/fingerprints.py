@@ -76,7 +76,7 @@ def _settings(model: "nn.Module") -> Iterator[float]:
 
 
 def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
-    """The norm of all values, and their sum with a factor for each place, so that values must not change places."""
+    """The norm of all values, and their sum with a factor by position, so that values must not change positions."""
     import torch
 
     squares, projection, count = 0.0, 0.0, 0

@@ -31,7 +31,7 @@ class Left:
     specs: tuple[RunSpec, ...]
     measurements: tuple[Any, ...]
     measured: int  # how many measurements are stored
-    later: int  # trainings that wait for others, at most
+    later: int  # runs that wait for others, at most
     stand_ins: tuple[RunSpec, ...]  # for some of these
     waits_for: tuple[Any, ...]
 
@@ -45,14 +45,15 @@ class Left:
         return (*self.specs, *self.stand_ins)
 
     @property
-    def trainings(self) -> int:
+    def runs(self) -> int:
+        """How many runs are missing, named or not."""
         return len(self.specs) + self.later
 
     @property
     def progress(self) -> dict[str, int]:
         """How many runs (at most) and measurements it takes, and how many of them are there."""
         return {
-            "runs_needed": len(self.stored) + self.trainings,
+            "runs_needed": len(self.stored) + self.runs,
             "runs_there": len(self.stored),
             "measurements_needed": self.measured + len(self.measurements),
             "measurements_there": self.measured,
@@ -165,12 +166,12 @@ def write_study(study: Study, page: JudgedPage, out: Path, facts: Mapping[str, s
 def seconds_left(study: Study, scope: Any, left: Left, known: Snapshot, workers: Workers) -> tuple[float, str]:
     """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
     small, specs = study.is_small(scope), left.to_train
-    trainings = estimate(specs, known, *workers, small)
+    runs = estimate(specs, known, *workers, small)
     seconds = 0.0 if left.is_empty else START[workers[0]]
-    seconds += trainings.seconds + study.measurement_seconds(left.measurements, known, *workers, small=small)
+    seconds += runs.seconds + study.measurement_seconds(left.measurements, known, *workers, small=small)
     if specs:
-        seconds += trainings.seconds / len(specs) * (left.later - len(left.stand_ins))
-    return seconds, trainings.basis if specs else "by a rule of thumb"
+        seconds += runs.seconds / len(specs) * (left.later - len(left.stand_ins))
+    return seconds, runs.basis if specs else "by a rule of thumb"
 
 
 def plan_sentence(study: Study, scope: Any, left: Left, known: Snapshot, workers: Workers) -> str:
@@ -178,7 +179,7 @@ def plan_sentence(study: Study, scope: Any, left: Left, known: Snapshot, workers
         return "Nothing is missing."
     later = f", up to {left.later} more once earlier ones have chosen" if left.later else ""
     measurements = f", {counted(len(left.measurements), 'measurement')}" if study.measures else ""
-    words = f"Missing: {counted(len(left.specs), 'training')}{later}{measurements}."
+    words = f"Missing: {counted(len(left.specs), 'run')}{later}{measurements}."
     if not has_rates(left.to_train, known, workers[0]):
         return words
     seconds, basis = seconds_left(study, scope, left, known, workers)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Needs:
-    """Trainings and measurements, as far as stored runs name them."""
+    """Runs and measurements, as far as stored runs name them."""
 
     specs: "tuple[RunSpec, ...]" = ()
     measurements: tuple[Any, ...] = ()  # each with its `spec`, its `name` in the store and its `title`
-    # How many trainings (at most) wait for others before they can be named. Each group has a backbone and a name, so
+    # How many runs (at most) wait for others before they can be named. Each group has a backbone and a name, so
     # that what several parts wait for is counted once.
     later: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # More of them, as specs that take as long.

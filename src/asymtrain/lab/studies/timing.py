@@ -1,4 +1,4 @@
-"""How long trainings will take: by like runs of the store, else by a rule of thumb."""
+"""How long runs will take: by like runs of the store, else by a rule of thumb."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ PASSES = 3  # forward passes in the time of a training step
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds of wall time, and how many of the trainings were like a stored one."""
+    """Seconds of wall time, and how many of the runs were like a stored one."""
 
     seconds: float
     runs: int
@@ -67,7 +67,7 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
 
 
 def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
-    """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
+    """Wall time of these runs on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
     timed = [run for run in known.runs.values() if is_timed(run, device)]
     rates, of_models = _rates(timed, _kind), _rates(timed, lambda spec: (spec.arch,))
     rule = SMALL if small and device == "cpu" else RULE[device]

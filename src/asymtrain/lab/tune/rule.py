@@ -121,7 +121,7 @@ class Plan:
 
 
 def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
-    """The longest pairs of which enough fit: whole trainings if four do, else shorter ones, and at last fewer."""
+    """The longest pairs of which enough fit: whole runs if four do, else shorter ones, and at last fewer."""
     room = RULE.used * seconds / (2 * max(timing.epoch, 1e-9))  # epochs of a pair
     for pairs in range(RULE.pairs, 1, -1):
         if (length := min(epochs, math.floor(room / pairs))) >= RULE.least_part * epochs:

@@ -95,11 +95,11 @@ class RecipeResult:
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)  # by reading and then by label
-    runs_needed: int = 0  # trainings that it rests on
+    runs_needed: int = 0  # runs that it rests on
     runs_there: int = 0  # how many of them the store holds
     measurements_needed: int = 0
     measurements_there: int = 0
-    seconds: float = 0.0  # of its trainings and measurements, summed over runs
+    seconds: float = 0.0  # of its runs and measurements, summed over runs
     devices: tuple[str, ...] = ()  # as far as the rows say, as are the versions
     versions: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()

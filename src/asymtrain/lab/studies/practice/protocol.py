@@ -318,7 +318,7 @@ ELSEWHERE = "chosen by other families"  # name of the arm with the setting that 
 
 
 def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
-    """A form of branches as an arm; without one it is Plain."""
+    """A configuration of branches as an arm; without one it is Plain."""
     if candidate is None:
         return dataclasses.replace(NONE, name=name)
     return Arm(name, candidate.label, (("redundancy", 1), *candidate.fields().items(), *changes.items()))

@@ -87,7 +87,7 @@ def select(study: Extent, task: Task, known: Known) -> Selection | None:
 
 
 def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
-    """A form of branches on top of a tuned baseline."""
+    """A configuration of branches on top of a tuned baseline."""
     changes = dict(tuned.settings[len(NONE.settings) :])
     arm = arm_of(TUNED_BRANCHES, candidate, **changes)
     return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
