@@ -1,7 +1,7 @@
 """Does one strength mean the same everywhere? The gradients of main loss and branches in the trunk, on small models.
 
-    python benchmarks/strength.py            the tables of docs/attaching.md, in Markdown; about three minutes
-    python benchmarks/strength.py --quick    fewer settings
+    python benchmarks/strength.py                the tables, in Markdown; some minutes
+    python benchmarks/strength.py --model MLP    those of docs/attaching.md; about a minute
 
 For every number of classes, number of layers with branches, width and objective: the norm of the branches' gradient
 over that of the main loss, at strength 1, in the parameters of the model that both reach, when the model is new and
@@ -14,7 +14,7 @@ import argparse
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +24,11 @@ from asymtrain import attach
 from asymtrain.branches import Branches
 
 DEPTH, FEATURES, BATCH, SAMPLES = 12, 48, 128, 2048
-AXES = {"model": ("MLP", "transformer"), "classes": (10, 100, 1000), "layers": (2, 4, 12), "width": (64, 128),
-        "objective": ("sigmoid", "softmax")}  # fmt: skip
-QUICK = {
-    "model": ("MLP",),
-    "classes": (10, 1000),
-    "layers": (2, 12),
-    "width": (64,),
+AXES: dict[str, tuple[Any, ...]] = {
+    "model": ("MLP", "transformer"),
+    "classes": (10, 100, 1000),
+    "layers": (2, 4, 12),
+    "width": (64, 128),
     "objective": ("sigmoid", "softmax"),
 }
 
@@ -139,10 +137,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--quick", action="store_true", help="fewer settings")
+    options.add_argument("--model", nargs="+", choices=AXES["model"], default=AXES["model"])
     options.add_argument("--all", action="store_true", help="print every setting")
     chosen = options.parse_args()
-    settings = [Setting(*values) for values in itertools.product(*(QUICK if chosen.quick else AXES).values())]
+    settings = [Setting(*values) for values in itertools.product(*(AXES | {"model": chosen.model}).values())]
     columns = {}
     for preset in ("recommended", "paper"):
         pairs = {setting: measure(setting, preset) for setting in settings}
