@@ -110,7 +110,8 @@ class DeviceData:
         share = partners = None
         if self.mixup is not None or self.cutmix is not None:
             bits = streams.bits(self.keys["mix"], self.global_step)
-            weights = mixing_weights(bits, self.mixup, self.cutmix, *images.shape[-2:], probability=self.lead.mixing)
+            height, width = images.shape[-2:]
+            weights = mixing_weights(bits, self.mixup, self.cutmix, height, width, self.lead.mixing)
             # The image before; before the first comes the last one that counts, as for a run alone.
             partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
             images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]

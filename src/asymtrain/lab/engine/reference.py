@@ -181,7 +181,8 @@ class _Loop:
         share = torch.ones((), device=self.device)
         if spec.mixup or spec.cutmix:
             drawn = streams.bits(self.keys["mix"], step)
-            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, *images.shape[-2:], probability=spec.mixing)
+            height, width = images.shape[-2:]
+            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, height, width, spec.mixing)
             images, share = weights * images + (1 - weights) * images.roll(1, 0), weights.mean()
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):
