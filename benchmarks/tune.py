@@ -266,14 +266,14 @@ def family_table(scores: Scores, cases: Sequence[Case]) -> Table:
 
 
 def score_figure(scores: Scores) -> Figure:
-    """Gain by runs spent; intervals beside each other."""
+    """Gain by runs spent, of the advisors that gain; intervals beside each other."""
     places = tuple(float(i) for i in range(len(BUDGETS)))
     lines = tuple(
         Line(
-            name, number, tuple(x + 0.06 * (number - 2) for x in places), tuple(one.gain for one in row),
+            name, number, tuple(x + 0.08 * (number - 1.5) for x in places), tuple(one.gain for one in row),
             tuple(one.low for one in row), tuple(one.high for one in row), marker=True,
         )
-        for number, (name, row) in enumerate(scores.items())
+        for number, (name, row) in enumerate(list(scores.items())[:4])
     )  # fmt: skip
     panel = Lines(
         "", "runs of full length that may be spent", "gain over the baseline (points)", lines, zero=True,

@@ -253,7 +253,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     corpus = hashlib.sha256(b"".join(texts)).hexdigest()[:8]
     name = hashlib.sha256(json.dumps([asdict(settings), corpus, VARIANTS], sort_keys=True).encode()).hexdigest()[:8]
-    folder = options.out / name  # other settings or another text are other trainings
+    folder = options.out / name  # other settings or another text are other runs
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for seed in seeds:

@@ -143,7 +143,11 @@ def test_settings_that_mean_nothing() -> None:
             make()
 
 
-@pytest.mark.parametrize("rule", [Falling(0.5), Falling(0.5, over=0.3), lambda progress: 2 * progress + 0.1], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [Falling(0.5), Falling(0.5, over=0.3), lambda progress: 2 * progress + 0.1],
+    ids=["falls", "falls early", "rises"],
+)
 def test_a_strength_by_the_progress_of_training(rule: Callable[[float], float]) -> None:
     model, x = mlp().eval(), rows()
     branches = attach(model, x, CLASSES, at=AT, strength=rule)

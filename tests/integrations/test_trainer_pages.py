@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from adapters import assert_no_hooks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from asymtrain import models
+from asymtrain import UsageError, models
 
 PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 X, Y = torch.rand(16, 3, 32, 32), torch.arange(16) % 10
@@ -154,3 +155,13 @@ def test_the_script_of_a_page_runs_before_and_after_the_change(page):
         assert_no_hooks(model)
         trained.append(torch.cat([value.detach().flatten() for value in model.parameters()]))
     assert not torch.equal(*trained)  # the branches took part
+
+
+@pytest.mark.parametrize("library", ["composer", "lightning", "timm", "transformers"])
+def test_an_adapter_without_its_library_says_so(library, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"asymtrain.integrations.{library}", raising=False)
+    with pytest.raises(UsageError, match=rf"(?i){library} does not import \("):
+        importlib.import_module(f"asymtrain.integrations.{library}")

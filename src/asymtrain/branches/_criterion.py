@@ -1,19 +1,16 @@
 """`branches.criterion(loss_fn)`: the main and the auxiliary loss as one, for loops that have a criterion."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from asymtrain.branches._core import Branches
 
 
 class Criterion(nn.Module):
     """The main loss of an output, plus the auxiliary loss of the model's latest forward. See `Branches.criterion`."""
 
-    def __init__(self, branches: "Branches", loss_fn: Callable[..., Tensor]) -> None:
+    def __init__(self, branches: Any, loss_fn: Callable[..., Tensor]) -> None:  # `Branches` itself makes criteria
         super().__init__()
         self.branches, self.loss_fn = branches, loss_fn
         self._latest: tuple[dict[str, Tensor], Tensor, Mapping[str, Tensor] | None] | None = None
@@ -48,7 +45,7 @@ class Criterion(nn.Module):
         self._apart = logits is None and _ranks() > 1
         if self._apart:
             logits = self.branches.take()
-        auxiliary = self.branches.loss(target, logits=logits, main=main)
+        auxiliary: Tensor = self.branches.loss(target, logits=logits, main=main)
         held = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
         self._latest = {"main_loss": main.detach(), "auxiliary_loss": auxiliary.detach()}, target, held
         return auxiliary

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asymtrain.errors import UsageError, how_to_install
+from asymtrain.errors import UsageError
 from asymtrain.integrations._common import Adapter
 
 try:
     from composer.core import Algorithm, Event
 except ImportError as error:
-    raise UsageError(f"Composer does not import ({error}): {how_to_install('mosaicml')}") from error
+    raise UsageError(
+        f"Composer does not import ({error}): pip install mosaicml, and see its own requirements"
+    ) from error
 
 
 class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optional, and untyped where it is missing

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.branches import Criterion, attach, clean
-from asymtrain.errors import UsageError, how_to_install
+from asymtrain.errors import UsageError
 
 try:
     from timm.models import group_parameters
     from timm.task import TrainingTask
     from timm.utils import unwrap_model
 except ImportError as error:
-    raise UsageError(f"timm does not import ({error}): {how_to_install('timm')}") from error
+    raise UsageError(
+        f"timm does not import ({error}): it needs a torchvision that imports beside your torch"
+    ) from error
 
 
 class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and untyped where it is missing

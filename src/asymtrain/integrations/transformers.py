@@ -119,11 +119,12 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
     def items_in(self, inputs: Any) -> Tensor:
         """The labels of a batch that its main loss sums over."""
         assert self.branches is not None
-        labels: Tensor = inputs.get("shift_labels")
+        labels: Any = inputs.get("shift_labels")
         if labels is None:
             labels = inputs["labels"]
             labels = labels[:, self.branches.settings.shift :] if labels.ndim > 1 else labels
-        return labels.ne(-100).sum()
+        count: Tensor = labels.ne(-100).sum()
+        return count
 
     def log(self, own: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """What the trainer logs; beside its training loss, the latest parts of it."""

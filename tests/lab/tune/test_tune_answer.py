@@ -75,6 +75,8 @@ def test_the_second_question_has_a_sentence(helped):
         "Of 1 alternative, softmax, alpha 1 was best in short pairs; against the default +"
     )
     assert "fresh seeds" in better.more[0]
+    race = dataclasses.replace(better.race, second=None, ahead=None)
+    assert "not confirmed: take it if" in dataclasses.replace(better, race=race).more[0]
 
 
 def test_the_plan_is_said_before_it_is_followed():

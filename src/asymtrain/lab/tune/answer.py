@@ -212,7 +212,8 @@ def _race_words(race: Race) -> str:
         return f"Of {others}, {came}."
     words = f"Of {others}, {race.winner.label} was best in short pairs"
     if race.ahead is None or not race.ahead.n:
-        return f"{words}, not confirmed."
+        over = f"{race.rungs[-1][0].points:+.1f} points over the default"
+        return f"{words} ({over}), not confirmed: take it if you must choose without more minutes."
     ends = f"{_interval_words(race.ahead)}{counted(race.ahead.n, 'fresh seed')}"
     return f"{words}; against the default {race.ahead.points:+.1f} points ({ends})."
 
