@@ -161,7 +161,7 @@ def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
     optimizer = both(model, branches)
     step(model, None, optimizer)
     branches.accuracies(targets())
-    with pytest.warns(UsageWarning, match=r"branches\.loss never called.* add alpha") as seen:
+    with pytest.warns(UsageWarning, match=r"branches\.loss never called.* add branches\.loss") as seen:
         branches.strip(optimizer)
     assert len(seen) == 1
     branches = attach(model, x, CLASSES, at=AT)
