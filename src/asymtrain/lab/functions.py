@@ -47,8 +47,8 @@ def is_here(text: str) -> bool:
 
 def name_here(label: str, fingerprint: str) -> str:
     """Such a name; a label keeps its letters, digits and dots."""
-    kept = re.sub(r"[^\w.]+", "_", label).strip("_.")
-    return f"here:{kept or 'unnamed'}-{fingerprint[:8]}"
+    word = re.sub(r"[^\w.]+", "_", label).strip("_.")
+    return f"here:{word or 'unnamed'}-{fingerprint[:8]}"
 
 
 @contextmanager
@@ -126,6 +126,6 @@ def import_function(text: str) -> Any:
         raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
     function = getattr(module, name, None)
     if not callable(function):
-        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise unknown_name(f"function in {module_name}", name, names)
     return function

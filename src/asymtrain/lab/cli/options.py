@@ -199,15 +199,15 @@ class RunOptions:
         return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
 
     def complete(
-        self, bases: "Sequence[RunSpec]", given: Collection[str], data_root: Path | None, **others: Any
+        self, bases: "Sequence[RunSpec]", named_fields: Collection[str], data_root: Path | None, **others: Any
     ) -> "tuple[list[RunSpec], list[str]]":
         """The specs with a batch that fits their data, and lines that name the defaults.
 
-        `given` are further fields that were given, `others` further settings that were not.
+        `named_fields` are further fields that were given, `others` further settings that were not.
         """
         from asymtrain.lab.recipes import complete
 
-        fields = {"dataset" if name == "data" else name for name in self.given()} | set(given)
+        fields = {"dataset" if name == "data" else name for name in self.given()} | set(named_fields)
         defaults = {"scale": self.scale or "quick", "recipe": self.recipe or "paper", **others}
         missing = {name: value for name, value in defaults.items() if name not in fields}
         return complete(bases, self.recipe, fields, data_root, **missing)
@@ -406,14 +406,14 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     from asymtrain.lab.sources import check_name
     from asymtrain.models import backbone_names
 
-    known = backbone_names()
+    backbones = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in known:
+        if name not in backbones:
             if not by_name:
-                raise unknown_name("backbone", name, known)
+                raise unknown_name("backbone", name, backbones)
             check_name(name)
-    return tuple(dict.fromkeys(names or known))
+    return tuple(dict.fromkeys(names or backbones))
 
 
 def parse_settings(

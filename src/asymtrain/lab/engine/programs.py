@@ -64,9 +64,9 @@ class Programs:
             assert isinstance(self.losses, StackLoss)
             losses = _compiled(("losses", self.losses.settings, *shape), self.losses)
             forward = _compiled(("forward", *shape), self.forward)
-        kept = ("dialogue", "clip", "average")
+        names = ("dialogue", "clip", "average")
         return Programs(
-            **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            **{name: _compiled((name, *shape), getattr(self, name)) for name in names},
             losses=losses,
             gather=_compiled(("gather", *shape), self.gather) if gather else self.gather,
             forward=forward,
@@ -145,8 +145,8 @@ class ModuleParts:
     ) -> Losses:
         own = {name: value for name, value in parameters.items() if name in self.network.trained}
         others = {name: value for name, value in parameters.items() if name not in own}
-        given = outputs(own, batch.images, batch.training)
-        losses: Losses = of_outputs(given, others, batch._replace(training=None), alpha)
+        results = outputs(own, batch.images, batch.training)
+        losses: Losses = of_outputs(results, others, batch._replace(training=None), alpha)
         return losses
 
 
@@ -169,7 +169,7 @@ class CapturedSteps:
     def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:
         """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
         before = torch.cuda.get_sync_debug_mode()
-        kept = {name: value.clone() for name, value in changing().items()}
+        copies = {name: value.clone() for name, value in changing().items()}
         try:
             with compiler_settings():  # torch warns of the mode
                 torch.cuda.set_sync_debug_mode("error")
@@ -181,16 +181,16 @@ class CapturedSteps:
         finally:
             torch.cuda.set_sync_debug_mode(before)
             for name, value in changing().items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
         return True
 
     def _capture(self, step: Callable[[], None], changing: Mapping[str, Tensor]) -> torch.cuda.CUDAGraph:
         """Run the step a few times to compile it, record it, and put everything back as it was."""
-        kept = {name: value.clone() for name, value in changing.items()}
+        copies = {name: value.clone() for name, value in changing.items()}
 
         def put_back() -> None:
             for name, value in changing.items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

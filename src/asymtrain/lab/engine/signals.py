@@ -22,10 +22,10 @@ def needs_both_gradients(spec: RunSpec) -> bool:
 def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
     """Gaussian noise (R, P) whose norm in each layer is that of the auxiliary gradient, keyed by run and step."""
     position = torch.arange(auxiliary.shape[1], device=auxiliary.device)
-    drawn = streams.normal(keys[:, None], step, position) * inside
-    wanted, present = layer_sums(auxiliary.square(), members), layer_sums(drawn.square(), members)
-    scale = ((wanted / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
-    return (drawn.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(drawn)
+    noise = streams.normal(keys[:, None], step, position) * inside
+    target, present = layer_sums(auxiliary.square(), members), layer_sums(noise.square(), members)
+    scale = ((target / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
+    return (noise.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(noise)
 
 
 @cache  # compiled forms are kept by function

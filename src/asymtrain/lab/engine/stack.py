@@ -304,10 +304,10 @@ class Stack:
         return schedule.balances_at(self.lead, self.epoch * self.data.steps + step)
 
     def _close_epoch(self, start: float) -> None:
-        totals = self.tally.read(self.data.seen)
+        totals = self.tally.read(self.data.images_seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
-        held = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
-        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
+        tensors = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
+        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):

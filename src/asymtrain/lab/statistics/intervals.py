@@ -93,8 +93,8 @@ def wilcoxon_p(differences: Sequence[float]) -> float | None:
         return min(1.0, 2 * float(min(np.mean(sums <= ours), np.mean(sums >= ours))))
     from scipy import stats  # takes a second to load; most commands never ask
 
-    drawn = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
-    return float(stats.wilcoxon(sample, method=drawn if len(values) < len(sample) else "exact").pvalue)
+    method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
+    return float(stats.wilcoxon(sample, method=method if len(values) < len(sample) else "exact").pvalue)
 
 
 def _sample(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -298,9 +298,9 @@ def check_all(connection: sqlite3.Connection) -> Check:
     damaged += check_numbers(connection)
     counts = {}
     for content in CONTENTS:
-        intact, found = select_intact(connection, content)
+        intact, damage = select_intact(connection, content)
         counts[content] = len(intact)
-        damaged += found
+        damaged += damage
     for spec_id, text in connection.execute("SELECT id, spec FROM specs ORDER BY id"):
         if not is_spec(spec_id, text):
             damaged.append(Damage("spec", "is not as it was stored", str(spec_id)))

@@ -109,7 +109,7 @@ def document(results: Results) -> dict[str, Any]:
 
 def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table, and one on a preset."""
-    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results)
+    return [", ".join(_words(effect, results)) for effect in results.selected] + preset_sentence(results)
 
 
 def preset_sentence(results: Results) -> list[str]:
@@ -130,7 +130,7 @@ def _by_gain(results: Results) -> list[ArmEffect]:
     return sorted(results.selected, key=lambda effect: -effect.row["points"])
 
 
-def _said(effect: ArmEffect, results: Results) -> tuple[str, str]:
+def _words(effect: ArmEffect, results: Results) -> tuple[str, str]:
     """The verdict on a model, and what it rests on."""
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
@@ -150,7 +150,7 @@ def tables(results: Results) -> list[Table]:
     no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     forms = [effect for effects in results.forms.values() for effect in effects]
-    made = [
+    all_tables = [
         published_table(results.reached),
         effects_table(
             "selected", "The configuration that validation selected", results.selected, results.study, note=note
@@ -166,7 +166,7 @@ def tables(results: Results) -> list[Table]:
         ranks_table(results.selections),
         missing_table(results),
     ]
-    return [table for table in made if table.rows]
+    return [table for table in all_tables if table.rows]
 
 
 def published_table(reached: Sequence[Reached]) -> Table:
@@ -206,10 +206,10 @@ def _part_table(part: Part, results: Results) -> Table:
 
 def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
-    named = {"Data": [study.data[effect.task.data].title for effect in effects]}
+    more_columns = {"Data": [study.data[effect.task.data].title for effect in effects]}
     if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
-        named["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
-    varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
+        more_columns["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
+    varied = {heading: words for heading, words in more_columns.items() if len(set(words)) > 1}
     columns = (
         Column("Model"),
         *map(Column, varied),
@@ -380,12 +380,12 @@ def figures(results: Results) -> list[Figure]:
     """The forest plot, the same for each objective, and one for each other part."""
     ordered = _by_gain(results)
     titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
-    made = [
+    all_figures = [
         forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
         forest("forms", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
-    return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+    return [figure for figure in all_figures if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
 
 def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> Figure:
@@ -393,16 +393,16 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> 
     from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
 
     written = dataclasses.replace(POINTS, unit=" points")
-    made = [
+    all_bars = [
         Bars(heading, _axis(effects), "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
         for heading, effects in panels.items()
     ]
-    lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
+    lefts, rights = zip(*map(ends_of, all_bars), strict=True) if all_bars else ((), ())
     return Figure(
         name,
         title,
         # On one scale, or what an arm gains could not be seen beside the others.
-        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
+        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in all_bars],
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: neither.",
     )
