@@ -134,7 +134,7 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 def practice_form(task: Task, runs: RunsById) -> Candidate:
     """The form that was selected for a model, and the paper's where none is yet."""
     selection = select(FULL, task, runs)
-    return selection.forms[selection.selected] if selection and selection.complete else Candidate()
+    return selection.configurations[selection.selected] if selection and selection.complete else Candidate()
 
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:

@@ -116,8 +116,8 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
 
 def _last_masked(tokens: Tensor, mask: Tensor) -> Tensor:
     """Of tokens (B, T, D) the last whose mask is not 0, at whichever side the padding is: (B, D)."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    last = ((mask != 0) * places).amax(1).clamp(min=1) - 1
+    positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    last = ((mask != 0) * positions).amax(1).clamp(min=1) - 1
     return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
 

@@ -80,15 +80,15 @@ _typed: set[str] | None = None  # None: Python code names what it likes
 
 
 def own_line(error: BaseException) -> str:
-    """`error_line`, with the last place in a file of the user's own, where the error came by one."""
-    place = own_place(error)
-    return f"{error_line(error)}{f', at {place}' if place else ''}"
+    """`error_line`, with the last line in a file of the user's own, where the error came by one."""
+    line = source_line(error)
+    return f"{error_line(error)}{f', at {line}' if line else ''}"
 
 
-def own_place(error: BaseException) -> str:
+def source_line(error: BaseException) -> str:
     """File and line; empty where only installed libraries were at work."""
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [(Path(file), line) for file, line in places if not file.startswith("<")]
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(Path(file), line) for file, line in frames if not file.startswith("<")]
     own = [(file, line) for file, line in own if not _is_installed(file)]
     if not own:
         return ""

@@ -195,7 +195,7 @@ class RunOptions:
         str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
     ] = None
 
-    def given(self) -> list[str]:
+    def given_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
 
     def complete(
@@ -207,7 +207,7 @@ class RunOptions:
         """
         from asymtrain.lab.recipes import complete
 
-        fields = {"dataset" if name == "data" else name for name in self.given()} | set(named_fields)
+        fields = {"dataset" if name == "data" else name for name in self.given_names()} | set(named_fields)
         defaults = {"scale": self.scale or "quick", "recipe": self.recipe or "paper", **others}
         missing = {name: value for name, value in defaults.items() if name not in fields}
         return complete(bases, self.recipe, fields, data_root, **missing)
@@ -223,7 +223,7 @@ class RunOptions:
         words = [self.data or "", *(word.strip() for text in self.arch or () for word in text.split(","))]
         functions = {word for word in words[:1] if is_function(word, SOURCES)}
         functions |= {word for word in words[1:] if is_function(word, LIBRARIES)}
-        for name in self.given():
+        for name in self.given_names():
             values = {"data": words[:1], "arch": words[1:]}.get(name, [""])
             if name not in allowed and not functions.issuperset(values):
                 raise UsageError(f"{option} names runs with all their settings: leave out --{name.replace('_', '-')}")

@@ -77,7 +77,7 @@ def run(
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
         bases, line = chosen.base_specs(**fields), list[str]()
-        named = fields | {name: getattr(chosen, name) for name in chosen.given()}
+        named = fields | {name: getattr(chosen, name) for name in chosen.given_names()}
         if recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper"):
             bases, *line = with_recommended(bases, named, chosen.strength, training.data_root)
         named_fields = {*fields, *(["alpha"] if line else [])}

@@ -149,7 +149,7 @@ def tune(
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    named_fields = {*chosen.given(), *parse_settings(settings, ModelOptions)}
+    named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
     question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
     store = output.store_path
     with watch.opened(store), progress_display([*opening, *lines]) as display:

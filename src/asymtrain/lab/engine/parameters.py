@@ -154,7 +154,7 @@ def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
     return rows.where(members.any(1), 0.0) @ members
 
 
-def dialogue_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
+def alignment_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
     """Products of main and auxiliary gradient in each layer, (3, R, L): with each other, main's square, auxiliary's.
 
     The main gradient is what the applied part (R, 1) of the auxiliary one leaves of the total, so that the update

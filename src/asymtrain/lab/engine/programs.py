@@ -20,7 +20,7 @@ from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunction, StackLoss, parts_of
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_, average_, clipped
-from asymtrain.lab.engine.parameters import dialogue_sums
+from asymtrain.lab.engine.parameters import alignment_sums
 from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
 from asymtrain.models import Outputs, Parameters
 
@@ -40,7 +40,7 @@ class Programs:
     next_batch: Callable[[int], Batch]
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
-    dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
+    alignment: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = alignment_sums
     update: Callable[..., None] = adamw_
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
@@ -64,7 +64,7 @@ class Programs:
             assert isinstance(self.losses, StackLoss)
             losses = _compiled(("losses", self.losses.settings, *shape), self.losses)
             forward = _compiled(("forward", *shape), self.forward)
-        names = ("dialogue", "clip", "average")
+        names = ("alignment", "clip", "average")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in names},
             losses=losses,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asymtrain import streams
-from asymtrain.lab.engine.parameters import ALIGNMENT, dialogue_sums, layer_sums
+from asymtrain.lab.engine.parameters import ALIGNMENT, alignment_sums, layer_sums
 from asymtrain.lab.runs import RunSpec
 
 
@@ -40,7 +40,7 @@ def update_gradient(signal: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         match signal:
             case "gated":
-                product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
+                product, main, other = alignment_sums(total, auxiliary, alpha, members).sum(2)
                 # The positive cosine, 0 where it is undefined: (R, 1).
                 weight = (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
                 return total + alpha * (weight - 1) * auxiliary

@@ -53,7 +53,9 @@ def tidy(record: Store, checkpoints: Path) -> None:
     """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
     for begun in begun_stacks(checkpoints):
         members = _members(begun)
-        if record.finished(members) == members and not record.held(members):  # killed between storing and closing
+        if record.finished(members) == members and not record.claimed_ids(
+            members
+        ):  # killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
     sweep(checkpoints)
     for file, _, plans in planned_executions(checkpoints):

@@ -160,8 +160,8 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
     # A hundredth of a point is seen by nobody, and half of a page would be digits and blanks.
-    places = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
-    text = re.sub(places, lambda match: re.sub(r"-?\d+\.\d{3,}", _hundredths, match[0]), text)
+    numbers = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
+    text = re.sub(numbers, lambda match: re.sub(r"-?\d+\.\d{3,}", _hundredths, match[0]), text)
     text = re.sub(r'\bd="[^"]*"', lambda match: re.sub(r'\s*([A-Za-z"])\s*', r"\1", match[0]), text)
     text = re.sub(r"\n +<", "\n<", text)
     # Nor need every word name its fonts, every group have an id, and what is level be turned by nothing.
@@ -507,8 +507,8 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
             axes.imshow(shown_pixels(panel), interpolation="none", aspect="equal")
             if panel.heat is not None:
                 # A picture of its own, of a pixel a cell: what lies under the maps is drawn once.
-                place = (-0.5, across - 0.5, down - 0.5, -0.5)
-                axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=place, alpha=HEAT)
+                extent = (-0.5, across - 0.5, down - 0.5, -0.5)
+                axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=extent, alpha=HEAT)
     if scale := next((panel.scale for panel in panels if panel.scale), ""):
         left, bottom = width - 0.62, height - 0.6 - CELL * rows
         bar = canvas.add_axes((left / width, bottom / height, 0.1 / width, (CELL * rows - 0.05) / height))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.functions import name_here, own_line, own_place
+from asymtrain.lab.functions import name_here, own_line, source_line
 from asymtrain.lab.sources.builders import (
     HERE,
     Inputs,
@@ -141,7 +141,7 @@ def _check_outputs(source: Named, model: "nn.Module", classes: int, inputs: Inpu
             output = model(inputs.sample())
         except Exception as error:
             cure = FIT if inputs.kind == "images" else source.cure
-            mend = "mend forward, or " if own_place(error) else ""
+            mend = "mend forward, or " if source_line(error) else ""
             raise UsageError(f"{source.name} does not take {inputs} ({own_line(error)}): {mend}{cure}") from error
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):

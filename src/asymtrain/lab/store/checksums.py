@@ -131,14 +131,14 @@ def digest(rows: Rows, salt: str) -> str:
     """
     total = hashlib.blake2b(salt.encode(), digest_size=8)
     if len(rows) == 1:
-        values = [(place, value) for place, value in enumerate(rows[0]) if value is not None]
+        values = [(index, value) for index, value in enumerate(rows[0]) if value is not None]
         total.update(_json(values))
         return total.hexdigest()
-    for place, column in enumerate(zip(*rows, strict=True)):
+    for index, column in enumerate(zip(*rows, strict=True)):
         kinds = set(map(type, column))
         if kinds == {NoneType}:
             continue
-        total.update(f"{place} {len(column)} ".encode())
+        total.update(f"{index} {len(column)} ".encode())
         if kinds <= {float, NoneType}:  # SQLite holds no NaN, so that it can stand for NULL
             numbers = [math.nan if value is None else value for value in column] if NoneType in kinds else column
             total.update(struct.pack(f"<{len(column)}d", *numbers))

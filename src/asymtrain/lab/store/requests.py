@@ -209,8 +209,8 @@ def summarise(connection: sqlite3.Connection, path: Path) -> StoreSummary:
         kind = (spec.dataset, spec.arch, spec.variant)
         counts = Counts(*kind, pending=pending, running=pending and spec_id in claims, failed=not pending)
         groups.setdefault(kind, []).append(counts)
-    place = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
-    created = {"run": place, "measurement": -1, "request": -1, "failure": -1}  # place of the column
+    column = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
+    created = {"run": column, "measurement": -1, "request": -1, "failure": -1}  # index of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
     ]

@@ -95,7 +95,7 @@ class Store:
         with self.database.writing() as connection:
             requests.renew(connection, lease)
 
-    def held(self, ids: Iterable[str]) -> set[str]:
+    def claimed_ids(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
             claims, damaged = requests.readable_claims(connection)

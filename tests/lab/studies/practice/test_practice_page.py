@@ -212,14 +212,14 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
         "calibration",
         "transfer",
         "controls",
-        "forms",
+        "configurations",
         "selection",
         "ranks",
         "missing",
     ]
     drawn = {figure.name: figure for figure in figures(results)}
-    assert list(drawn) == ["forest", "forms", "transfer", "controls"]
-    panels = drawn["forms"].panels
+    assert list(drawn) == ["forest", "configurations", "transfer", "controls"]
+    panels = drawn["configurations"].panels
     ((left, right),) = {panel.ends for panel in panels}  # one scale for all objectives, which holds every seed
     assert all(left < seed < right for panel in panels for bar in panel.bars for seed in bar.seeds)
 

@@ -20,8 +20,8 @@ from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
 from asymtrain.lab.studies.frame import Left, joined, missing_of
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
+    CONFIGURATIONS,
     ELSEWHERE,
-    FORMS,
     MODELS,
     NETWORKS,
     NONE,
@@ -40,7 +40,7 @@ from asymtrain.lab.studies.study import Block
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
-_FORM = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
+_CONFIGURATION = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
 ArmPair = tuple[Trained, Arm, Arm]  # of the second arm with the third
@@ -52,7 +52,7 @@ class StepCost:
 
     model: str
     mode: str  # of _MODES
-    branches: Mapping[str, str]  # by the names of _FORM
+    branches: Mapping[str, str]  # by the names of _CONFIGURATION
     attached: int  # layers that have a branch
     plain_seconds: float
     ratio: float  # of the step with branches to the plain one
@@ -69,7 +69,7 @@ def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
             for row in json.loads(file.read_bytes()):
                 if row["group"] == "practice":
                     cost = _step_cost(row)
-                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _FORM)] = cost
+                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _CONFIGURATION)] = cost
         except OSError as error:
             raise UsageError(f"cannot read the costs of steps in {file}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -103,7 +103,9 @@ class ArmEffect:
     spec_ids: tuple[str, ...]
     seeds_needed: int  # seeds of the protocol
     p_holm: float | None = None
-    step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
+    step_costs: tuple[
+        StepCost, ...
+    ] = ()  # of this configuration on this model: one for each mode, where they are known
     against: Arm = NONE
 
     @property
@@ -145,9 +147,9 @@ class Results:
 
     study: Extent
     selections: tuple[Selection, ...]  # where the second wave is missing, of the first
-    # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
+    # The main table: of each model the configuration that validation selected, on CIFAR-100 by the ordinary recipe.
     selected: tuple[ArmEffect, ...]
-    forms: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
+    configurations: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[ArmEffect, ...]]  # of the other blocks
     reached: tuple[Reached, ...]  # by the networks of published tables
     plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
@@ -166,14 +168,14 @@ def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Re
     complete = tuple(selection for selection in selections if selection is not None)
     chosen = {(selection.task, selection.selected) for selection in complete}
     studied = effects.pop("study")
-    forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
+    configurations = {name: tuple(effect for effect in studied if effect.arm.name == name) for name in CONFIGURATIONS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
     needs_of = {block.name: joined(needs(study, task, runs) for task in block.parts) for block in BLOCKS.values()}
     missing = [(block, missing_of(needs_of[block.name], Snapshot(runs))) for block in BLOCKS.values()]
     unfinished = tuple(pair for pair in missing if not pair[1].is_empty)
     reached = _reached(study, runs)
-    return Results(study, complete, tuple(selected), forms, effects, reached, tuple(plain), unfinished)
+    return Results(study, complete, tuple(selected), configurations, effects, reached, tuple(plain), unfinished)
 
 
 def is_recommended(results: Results) -> bool | None:
@@ -192,8 +194,8 @@ def is_recommended(results: Results) -> bool | None:
 
 
 def _costs_of(effect: ArmEffect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
-    form = {name: effect.arm.fields[name] for name in _FORM}
-    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, form))
+    branches = {name: effect.arm.fields[name] for name in _CONFIGURATION}
+    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, branches))
 
 
 def _tasks(part: Part) -> list[Task]:

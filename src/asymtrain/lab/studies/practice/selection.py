@@ -1,6 +1,7 @@
 """Which candidates go on, and what a task needs next: from validation accuracies of stored runs alone."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import (
     AHEAD,
+    CONFIGURATIONS,
     CONTROLS,
     ELSEWHERE,
     FALLING,
-    FORMS,
     LASTING,
     MODELS,
     NONE,
@@ -61,19 +62,19 @@ class Selection:
     def trials(self) -> tuple[ArmTrial, ...]:
         return (*self.first, *self.second)
 
-    def best(self, form: str) -> ArmTrial:
-        """Of equal trials the first: the smaller alpha, and the simpler form."""
-        return max((trial for trial in self.trials if trial.arm.name == form), key=lambda trial: trial.mean)
+    def best(self, name: str) -> ArmTrial:
+        """Of equal trials the first: the smaller alpha, and the simpler configuration."""
+        return max((trial for trial in self.trials if trial.arm.name == name), key=lambda trial: trial.mean)
 
     @property
-    def forms(self) -> dict[str, Candidate]:
-        """The best candidate of each form."""
-        return {form: candidate for form in FORMS if (candidate := self.best(form).candidate) is not None}
+    def configurations(self) -> dict[str, Candidate]:
+        """The best candidate of each configuration."""
+        return {name: candidate for name in CONFIGURATIONS if (candidate := self.best(name).candidate) is not None}
 
     @property
     def selected(self) -> str:
-        """The form whose best trial is the best of all with branches."""
-        return max(FORMS, key=lambda form: self.best(form).mean)
+        """The configuration whose best trial is the best of all with branches."""
+        return max(CONFIGURATIONS, key=lambda name: self.best(name).mean)
 
 
 def select(study: Extent, task: Task, runs: RunsById) -> Selection | None:
@@ -82,7 +83,7 @@ def select(study: Extent, task: Task, runs: RunsById) -> Selection | None:
     if first is None:
         return None
     half = Selection(task, first)
-    second = _trials(study, task, protocol.second_wave(half.forms), runs)
+    second = _trials(study, task, protocol.second_wave(half.configurations), runs)
     return half if second is None else Selection(task, first, second, complete=True)
 
 
@@ -136,13 +137,13 @@ def needs(study: Extent, task: Task, runs: RunsById) -> Needs:
 
 def _study_needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     first = protocol.selection_specs(study, task, protocol.first_wave())
-    second_like = protocol.selection_specs(study, task, protocol.second_wave(FORMS))
-    final_like = protocol.final_specs(study, task, [NONE, *(arm_of(form, FORMS[form]) for form in FORMS)])
+    second_like = protocol.selection_specs(study, task, protocol.second_wave(CONFIGURATIONS))
+    final_like = protocol.final_specs(study, task, [NONE, *itertools.starmap(arm_of, CONFIGURATIONS.items())])
     selection = select(study, task, runs)
     if selection is None:
         return Needs(tuple(first), stand_ins=(*second_like, *final_like))
     if not selection.complete:
-        half = protocol.second_wave(selection.forms)
+        half = protocol.second_wave(selection.configurations)
         return Needs((*first, *protocol.selection_specs(study, task, half)), stand_ins=tuple(final_like))
     second = protocol.selection_specs(study, task, [trial.arm for trial in selection.second])
     return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, runs) or ())))
@@ -178,11 +179,11 @@ def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
     selection = select(study, task.origin, runs)
     if selection is None or not selection.complete:
         return None
-    forms = selection.forms
-    selected = forms[selection.selected]
+    configurations = selection.configurations
+    selected = configurations[selection.selected]
     own = arm_of(SELECTED, selected)
     if task.part == "study":
-        return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
+        return [NONE, *itertools.starmap(arm_of, configurations.items())]
     if task.part == "transfer":
         return [NONE, own, protocol.recommended_arm(task.model)]
     if task.part in ("strong", "seeds"):
