@@ -395,9 +395,9 @@ def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
 
 
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever.
+    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Accuracy for class indices.
 
-    Of targets that do not vary, as that of one row, 0 unless the answer is perfect.
+    If the targets do not vary, as with one row, it is 0 unless the answer is perfect.
     """
     if targets.ndim != logits.ndim:
         return _share_right(logits, targets, keep)

@@ -196,7 +196,7 @@ class LayerHook(_Hook):
 
     def _feature(self, output: object) -> Tensor | None:
         if type(output) is Tensor and self.selector is None and output.is_floating_point():
-            return output  # nearly always; a small model feels each call
+            return output  # nearly always; call overhead dominates for small models
         return select(output, self.selector)
 
     def _with_rows(self, output: object, rows: Tensor | str, grad: bool) -> Caught:

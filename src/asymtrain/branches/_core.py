@@ -285,7 +285,7 @@ class Branches(nn.Module):
         return values
 
     def _products(self) -> tuple[Product, ...]:
-        """Those of the latest logits, once: nobody is to keep them alive after their loss."""
+        """Those of the latest logits; cleared on read, to free memory."""
         if self._capture is None:
             return ()
         forward = self._capture.forward

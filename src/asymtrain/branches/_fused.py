@@ -98,7 +98,7 @@ class Fuser:
 
         A feature of two axes is rows. The node gives targets no gradient.
         """
-        # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
+        # By the modules' dictionaries: an attribute of a module is a call, and calls dominate for small models.
         own = [self.heads[name]._parameters for name in sources]
         weights = [parameters.get("live") for parameters in own]
         biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
@@ -224,7 +224,7 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def product_precision(features: Sequence[Tensor]) -> str | None:
-    """What torch may make of products in float32 on the GPU, which a user may change at any time."""
+    """torch's current precision of float32 products on the GPU, which a user may change at any time."""
     return torch._C._get_fp32_precision_getter("cuda", "matmul") if features and features[0].is_cuda else None
 
 

@@ -124,7 +124,7 @@ def compiler_settings() -> Iterator[None]:
     ):
         # The compiler looks at `.grad` of all that it is given, outputs of another program among them.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-        # What it says on a GPU is about how it compiles our programs, and nothing for who trains with them.
+        # Its messages on a GPU are about how our programs are compiled, and mean nothing to users.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.(_inductor|_dynamo|cuda)\b")
         yield
 

@@ -124,7 +124,7 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """Runs of the project `asymtrain`, online for who is logged in; else offline in the folder `wandb`."""
+    """Runs of the project `asymtrain`, online for users who are logged in, else offline in the folder `wandb`."""
 
     modules: ClassVar[tuple[str, ...]] = ("wandb",)
 

@@ -38,7 +38,7 @@ class Store:
 
     def __init__(self, path: str | PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
-        self.database = Database(self.path, read_only=read_only)  # for the modules of this room
+        self.database = Database(self.path, read_only=read_only)  # for the modules of this package
         self._claimed = False
         self._damage_named: set[Damage] = set()
         if not read_only:

@@ -257,7 +257,7 @@ def test_published_networks_come_first_with_what_is_reported_of_them():
 
 def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():
     def gain(spec):
-        """A slow start gives 4 points, and a form of branches 3 without it and 1 with it."""
+        """A slow start gives 4 points, and a configuration of branches 3 without it and 1 with it."""
         slow = spec.warmup > spec.epochs / 10
         return 0.04 * slow + (0.01 if slow else 0.03) * (spec.redundancy and spec.objective == "softmax")
 

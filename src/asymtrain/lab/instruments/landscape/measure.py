@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 PlaneOf = Callable[[int, tuple[Parameters, Parameters]], tuple[LossesOn, int]]
 """Parts (R, L) of the losses around a network along two directions, and how many points to compute at a time."""
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
-_OWN = "own."  # before a name, so that no parameter of a stranger's is taken for one of our branches
+_OWN = "own."  # before a name, so that no parameter of a user's model is taken for one of our branches
 
 
 def measure_landscape(
@@ -257,7 +257,7 @@ def _module_losses(
     fast = losses_of(together=True)
     try:
         fast(point)
-    except Exception as problem:  # whatever a stranger's forward pass and vmap make of each other
+    except Exception as problem:  # user models fail under vmap in many ways
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         warnings.warn(
             f"{type(module).__name__} cannot be vectorised ({reason}): every grid point is a call of its own",

@@ -116,7 +116,7 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
     specs_by_id = {spec.id: spec for specs in behind.specs.values() for spec in specs}
     specs_by_id |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
-    strangers = sorted({name for ids in groups for name in ids} - set(specs_by_id))
+    unknown_ids = sorted({name for ids in groups for name in ids} - set(specs_by_id))
     counts = {name: Counter(getattr(spec, name) for spec in specs_by_id.values()) for name in DEFAULTS}
     # Of the fields in which they differ, the value that most have.
     usual = {name: count.most_common(1)[0][0] for name, count in counts.items() if len(count) > 1}
@@ -129,8 +129,8 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
         title = f"{display_name(specs[0].arch)}, {specs[0].dataset}, {specs[0].variant.capitalize()}"
         own_fields = _own_fields(specs[0], usual)
         listings.append(Listing(f"{LISTING}{len(listings) + 1}", title, own_fields, tuple(rows)))
-    if strangers:
-        unknown = tuple((name, None, "") for name in strangers)
+    if unknown_ids:
+        unknown = tuple((name, None, "") for name in unknown_ids)
         anchor = f"{LISTING}{len(listings) + 1}"
         listings.append(Listing(anchor, "Other specs", "their fields were not given", unknown))
     # Most numbers are of all seeds of one setting, which its listing says.
