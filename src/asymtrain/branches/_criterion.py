@@ -35,10 +35,10 @@ class Criterion(nn.Module):
         """
         if self._latest is None or self.branches.stripped:
             return {}
-        named, target, logits = self._latest
+        losses, target, logits = self._latest
         with torch.no_grad():
             by_layer = self.branches.losses(target, logits=logits)
-        return named | {f"auxiliary_loss/{layer}": loss for layer, loss in by_layer.items()}
+        return losses | {f"auxiliary_loss/{layer}": loss for layer, loss in by_layer.items()}
 
     def auxiliary(self, main: Tensor, target: Tensor, logits: Mapping[str, Tensor] | None = None) -> Tensor:
         """The auxiliary loss that belongs to a main loss."""
@@ -46,8 +46,8 @@ class Criterion(nn.Module):
         if self._apart:
             logits = self.branches.take()
         auxiliary: Tensor = self.branches.loss(target, logits=logits, main=main)
-        held = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
-        self._latest = {"main_loss": main.detach(), "auxiliary_loss": auxiliary.detach()}, target, held
+        detached_logits = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
+        self._latest = {"main_loss": main.detach(), "auxiliary_loss": auxiliary.detach()}, target, detached_logits
         return auxiliary
 
     def total(self, main: Tensor, auxiliary: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class OptimizerPart:
     def __init__(self, optimizer: Any, branches: Branches) -> None:
         self.optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)  # of accelerate's wrapper
         self.values = {name: value for name, value in branches.named_parameters() if value.requires_grad}
-        self.kept: dict[str, Any] = {}
+        self.saved_state: dict[str, Any] = {}
         self.put()
         out, back = (lambda *_: self.take_out()), (lambda *_: self.put())
         self.handles = [
@@ -141,11 +141,11 @@ class OptimizerPart:
         group["params"] = [*group["params"], *self.values.values()]
         if "param_names" in group:
             group["param_names"] = [*group["param_names"], *(f"branches.{name}" for name in self.values)]
-        self.optimizer.state.update({self.values[name]: state for name, state in self.kept.items()})
+        self.optimizer.state.update({self.values[name]: state for name, state in self.saved_state.items()})
 
     def take_out(self) -> None:
         """Take them out of the last group, and keep their state."""
-        self.kept = self.state_dict()
+        self.saved_state = self.state_dict()
         group, count = self.optimizer.param_groups[-1], len(self.values)
         for column in {"params", "param_names"} & group.keys():
             group[column] = group[column][:-count] if count else group[column]

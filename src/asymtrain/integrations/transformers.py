@@ -99,22 +99,24 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
         weight = None if count is None else self.items_in(inputs) / torch.as_tensor(count)
         if weight is not None and trainer.args.average_tokens_across_devices:
             weight = weight * trainer.accelerator.num_processes
-        asked = None
+        count_tensor = None
         if weight is not None and self.ignores_count is None:
             # A count with a gradient tells whether the loss depends on it.
-            kwargs["num_items_in_batch"] = asked = torch.as_tensor(count).float().requires_grad_()
+            kwargs["num_items_in_batch"] = count_tensor = torch.as_tensor(count).float().requires_grad_()
         # With outputs where they were asked for: TRL makes them in a forward of their own, after that of the loss.
-        found = own(model, inputs, return_outputs=return_outputs, **kwargs)
-        main = found[0] if return_outputs else found
-        if asked is not None and main.requires_grad:
-            self.ignores_count = torch.autograd.grad(main, asked, retain_graph=True, allow_unused=True)[0] is None
+        result = own(model, inputs, return_outputs=return_outputs, **kwargs)
+        main = result[0] if return_outputs else result
+        if count_tensor is not None and main.requires_grad:
+            self.ignores_count = (
+                torch.autograd.grad(main, count_tensor, retain_graph=True, allow_unused=True)[0] is None
+            )
         if self.ignores_count:
             weight = None
         step_ends = trainer.accelerator.sync_gradients
         logs = step_ends and (trainer.state.global_step + 1) % max(1, trainer.state.logging_steps) == 0
         total, logged = self.add(main, targets, trainer.model if logs else None, weight)
         self.logged = logged or self.logged
-        return (total, found[1]) if return_outputs else total
+        return (total, result[1]) if return_outputs else total
 
     def items_in(self, inputs: Any) -> Tensor:
         """The labels of a batch that its main loss sums over."""

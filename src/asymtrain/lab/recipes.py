@@ -86,32 +86,36 @@ NAMED_FIELDS = {
 }  # fmt: skip
 
 
-def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_fields(name: str, epochs: int, named_fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe for a run of so many epochs; those that are given win."""
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     fields = dict(RECIPES[name])
     fields["warmup"] = min(fields["warmup"], epochs / LEAST_EPOCHS)
-    return {**fields, **given}
+    return {**fields, **named_fields}
 
 
-def with_recipe(spec: RunSpec, name: str, **given: Any) -> RunSpec:
+def with_recipe(spec: RunSpec, name: str, **fields: Any) -> RunSpec:
     """The spec trained by a recipe; further fields that are given win over it."""
-    return dataclasses.replace(spec, **recipe_fields(name, given.get("epochs", spec.epochs), given))
+    return dataclasses.replace(spec, **recipe_fields(name, fields.get("epochs", spec.epochs), fields))
 
 
 def complete(
-    specs: Sequence[RunSpec], by: str | None, given: Collection[str], data_root: Path | None = None, **others: Any
+    specs: Sequence[RunSpec],
+    by: str | None,
+    named_fields: Collection[str],
+    data_root: Path | None = None,
+    **others: Any,
 ) -> tuple[list[RunSpec], list[str]]:
     """Specs with a batch that fits their data, and lines that tell what nobody gave.
 
-    `by` is their recipe, `given` are fields, and `others` further settings that were not given, None where there are
-    none.
+    `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
+    are none.
     """
     fitted, reasons = [], dict[str, None]()
     for spec in specs:
         batch, images = spec.batch, 0
-        if "batch" not in given and "batch" in RECIPES.get(by or "", {}):
+        if "batch" not in named_fields and "batch" in RECIPES.get(by or "", {}):
             images = _training_size(spec, data_root)
             batch = fitting_batch(spec.batch, images)
         fitted.append(dataclasses.replace(spec, batch=batch))
@@ -119,7 +123,9 @@ def complete(
             few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
             reasons[f"Batch {batch}, not the recipe's {spec.batch}: {few}."] = None
     defaults = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
-    defaults += [f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in given]
+    defaults += [
+        f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in named_fields
+    ]
     defaults = [words for words in defaults if not words.endswith(" None")]
     return fitted, [*([f"Defaults: {', '.join(defaults)}."] if defaults else []), *reasons]
 

@@ -137,9 +137,9 @@ def search(
         check_folder(output.out)
         show(context, results, output, None)
         return
-    given = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
+    named_fields = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
     values = grids.values()
-    bases, defaults = chosen.complete(chosen.base_specs(**fields), given, training.data_root)
+    bases, defaults = chosen.complete(chosen.base_specs(**fields), named_fields, training.data_root)
     searches = plan_searches(bases, seeds=chosen.parse_seeds(), **values)
     output.check()
     check_executor(training.executor, training.address)

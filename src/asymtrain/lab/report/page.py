@@ -48,7 +48,7 @@ def write_page(
         assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
     beside = f", every figure in a file {name}-….svg" if figures else ""
-    shown = render_page(
+    text = render_page(
         title=title,
         headline=headline,
         lead=lead,
@@ -60,7 +60,7 @@ def write_page(
         code=code,
     )
     texts = {
-        "page": (f"{page or name}.html", shown),
+        "page": (f"{page or name}.html", text),
         "json": (f"{name}.json", json_text(document)),
         **{figure: (f"{name}-{figure}.svg", as_file(svg)) for figure, svg in drawings.items()},
     }
@@ -112,8 +112,8 @@ def render_page(
 
 def plots_of(figures: Iterable[Figure], drawings: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
     """Figures as the template takes them: each with its width where it is wide, and both of its forms."""
-    drawn = drawings or {}
-    return [(figure, room_of(figure), embed(figure, drawn.get(figure.name))) for figure in figures]
+    pictures = drawings or {}
+    return [(figure, room_of(figure), embed(figure, pictures.get(figure.name))) for figure in figures]
 
 
 def json_text(document: Mapping[str, Any]) -> str:

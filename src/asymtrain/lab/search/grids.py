@@ -77,10 +77,10 @@ def _even(end: float, points: int) -> tuple[float, ...]:
     return tuple(round(end * i / (points - 1), 4) for i in range(points))
 
 
-def _others(end: float, count: int, taken: float) -> list[float]:
+def _others(end: float, count: int, excluded: float) -> list[float]:
     """So many evenly spaced values; of one more, the nearest to what is taken is left out."""
     if count == 0:
         return []
     values = _even(end, count + 1)
-    nearest = min(values, key=lambda value: abs(value - taken))
+    nearest = min(values, key=lambda value: abs(value - excluded))
     return [value for value in values if value != nearest]

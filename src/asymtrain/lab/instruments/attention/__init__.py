@@ -36,12 +36,12 @@ class AttentionOptions:
         if not 0 <= self.images <= MOST_IMAGES:
             raise UsageError(f"--images must be between 0 and {MOST_IMAGES}, got {self.images}")
 
-    def settings(self, known: Sequence[str] = ()) -> "AttentionSettings":
+    def settings(self, layer_names: Sequence[str] = ()) -> "AttentionSettings":
         """The settings, of a network with these layers."""
         from asymtrain.lab.instruments.attention.result import AttentionSettings
 
         values: dict[str, Any] = {"sample": self.sample, "query": self.query, "threshold": self.threshold}
-        layers = parse_layers(self.layers, known) if known else ()
+        layers = parse_layers(self.layers, layer_names) if layer_names else ()
         return AttentionSettings(**values, renormalise=not self.raw, layers=layers)
 
 
@@ -83,10 +83,10 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
                 tell = counting(say, "measuring: state")
                 results = measure_states(states, dataset, settings, bench.device, keep=options.images, progress=tell)
         except KeyboardInterrupt:
-            wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
-            kept = {path.stem for path in bench.states_folder.glob("*.safetensors")} & wanted
-            done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
-            if not wanted:
+            file_names = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
+            there = {path.stem for path in bench.states_folder.glob("*.safetensors")} & file_names
+            done = f"{len(there)} of {len(file_names)} trained states are in {bench.states_folder}"
+            if not file_names:
                 done = "nothing was to be trained, and nothing is kept"
             raise Interrupt(
                 f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "
@@ -123,11 +123,11 @@ def parse_epochs(text: str | None, epochs: int) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+def parse_layers(text: str | None, layer_names: Sequence[str]) -> tuple[str, ...]:
     """Layers from numbers (from 1) or names with commas; empty for all."""
     names = []
     for part in comma_words(text or ""):
-        if is_whole(part) and not 1 <= int(part) <= len(known):
-            raise UsageError(f"--layers {text}: there are layers 1 to {len(known)}")
-        names.append(known[int(part) - 1] if is_whole(part) else part)
+        if is_whole(part) and not 1 <= int(part) <= len(layer_names):
+            raise UsageError(f"--layers {text}: there are layers 1 to {len(layer_names)}")
+        names.append(layer_names[int(part) - 1] if is_whole(part) else part)
     return tuple(dict.fromkeys(names))

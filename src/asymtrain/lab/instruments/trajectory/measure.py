@@ -95,8 +95,8 @@ def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequ
     for run in whole:
         if any(epoch.validation_accuracy is None for epoch in run.history):
             raise UsageError(f"run {run.spec.id} has no validation accuracy: train it with validation='split'")
-    wanted = default_gap_epochs(spec.epochs) if gap_epochs is None else tuple(gap_epochs)
-    for number in wanted:
+    epochs = default_gap_epochs(spec.epochs) if gap_epochs is None else tuple(gap_epochs)
+    for number in epochs:
         if not 1 <= number <= spec.epochs:
             raise UsageError(f"epoch {number} is not one of the {spec.epochs} epochs of run {spec.id}")
     curves = {name: curve(whole, value, BOUNDS[name]) for name, value in CURVES.items()}
@@ -110,7 +110,7 @@ def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequ
         convergence_of_mean=convergence_epoch(means, tolerance),
         final=estimate((values[-1] for values in accuracies), within=SHARES),
         best=estimate((max(values) for values in accuracies), within=SHARES),
-        gaps=tuple((number, curves["gap"].points[number - 1]) for number in wanted),
+        gaps=tuple((number, curves["gap"].points[number - 1]) for number in epochs),
         curves={name: values for name, values in curves.items() if any(point.n for point in values.points)},
     )
 
@@ -141,18 +141,22 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
     runs may be the partner of several Asymmetric ones.
     """
     groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
-    kept = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
-    lost = [group for spec, group in groups.items() if spec not in kept]
-    if not kept:
+    finished_groups = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
+    lost = [group for spec, group in groups.items() if spec not in finished_groups]
+    if not finished_groups:
         if not lost:
             raise UsageError("there is no run to follow: give at least one")
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
-    followed = {spec: trajectory(group, **options) for spec, group in kept.items()}
-    pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
+    followed = {spec: trajectory(group, **options) for spec, group in finished_groups.items()}
+    pairs = [
+        (spec.plain(), spec) for spec in finished_groups if spec.redundancy > 0 and spec.plain() in finished_groups
+    ]
     paired = {spec for pair in pairs for spec in pair}
     return Trajectories(
-        tuple(TrajectoryPair(followed[a], followed[b], parting(kept[a], kept[b])) for a, b in pairs),
-        tuple(followed[spec] for spec in kept if spec not in paired),
+        tuple(
+            TrajectoryPair(followed[a], followed[b], parting(finished_groups[a], finished_groups[b])) for a, b in pairs
+        ),
+        tuple(followed[spec] for spec in finished_groups if spec not in paired),
         tuple(group[0].spec for group in lost),
     )
 
