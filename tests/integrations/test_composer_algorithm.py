@@ -112,7 +112,28 @@ def test_what_is_logged_and_that_measuring_changes_nothing():
     assert_same_bits(model, silent)
 
 
+def test_averages_soft_targets_and_a_compiler_train_with_it():
+    """Composer's own algorithms and its `compile_config`."""
+    from composer.algorithms import EMA, MixUp
+
+    averaged, alone = Wrapped(), Wrapped()
+    fit(averaged, Branches(strength=0, **AT), EMA(half_life="2ba"))
+    fit(alone, EMA(half_life="2ba"))
+    assert_same_bits(averaged, alone)
+    seen = []
+    mixed = Branches(targets=lambda batch: seen.append(batch[1]) or batch[1], **AT)
+    fit(Wrapped(), mixed, MixUp())
+    assert {targets.shape for targets in seen} == {(BATCH, CLASSES)}
+    compiled, eager = Wrapped(), Wrapped()
+    fit(compiled, Branches(**AT), compile_config={"backend": "eager"})
+    fit(eager, Branches(**AT))
+    assert_same_bits(compiled, eager)
+    assert_no_hooks(compiled)
+
+
 def test_a_part_of_the_model_a_second_fit_and_what_is_refused():
+    with pytest.raises(UsageError, match="unknown part of Wrapped 'nett': did you mean 'net'"):
+        fit(Wrapped(), Branches(model="nett", sample=examples()[0][:2], classes=CLASSES))
     with pytest.raises(UsageError, match="give sample=, what 'net' is called with"):
         Branches(model="net", classes=CLASSES)
     part = Branches(model="net", sample=examples()[0][:2], at="blocks.*", classes=CLASSES)
