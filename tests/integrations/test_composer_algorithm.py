@@ -1,5 +1,6 @@
 """The algorithm for Composer, in Composer's own trainer: training as by hand, checkpoints of the bare model."""
 
+import gc
 import warnings
 
 import pytest
@@ -22,6 +23,13 @@ from composer.models import ComposerModel
 from asymtrain.integrations.composer import Branches
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?!.*attached anew)")  # Composer is older than this torch
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folders():
+    """Composer leaves them to the garbage collector, which warns: here, and not in a later test."""
+    yield
+    gc.collect()
 
 
 class Wrapped(ComposerModel):
