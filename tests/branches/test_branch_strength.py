@@ -2,8 +2,10 @@
 
 import io
 import math
+import pickle
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -47,7 +49,7 @@ def test_the_loss_is_the_strength_times_the_mean_over_layers(objective: object, 
 
 def test_weights_of_layers_are_shares() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=2, weights={"1": 3.0, "3": 1.0})
+    branches = attach(model, x, CLASSES, at=AT, strength=2, weights={"1": np.float32(3), "3": 1})
     model(x)
     losses = branches.losses(targets())
     torch.testing.assert_close(branches.loss(targets()), 2 * (0.75 * losses["1"] + 0.25 * losses["3"]))
@@ -284,6 +286,23 @@ def test_a_ratio_resumes() -> None:
     rest, *_ = trained(2, 3, every=3, state=state, start=4)
     assert first + rest == pytest.approx(whole, rel=1e-5)
     assert len(set(whole)) == 3
+
+
+def test_a_copy_by_pickle_has_the_strength() -> None:
+    _, _, branches, _ = trained(1, 3)
+    assert pickle.loads(pickle.dumps(branches)).strength == branches.strength > 0
+
+
+def test_a_batch_whose_layers_were_skipped_counts_for_the_main_loss_alone() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=1))
+    optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.0)
+    main = F.cross_entropy(model(x), targets())
+    of_main, of_branches = norms(model, 2 * main, mean_loss(branches))
+    branches.loss(targets(), main=main)
+    branches.combine({}, main=F.cross_entropy(model(x), targets()))
+    optimizer.step()
+    assert branches.strength == pytest.approx(0.25 * of_main / of_branches, rel=1e-5)
 
 
 def test_two_optimizers_of_the_model_make_one_step() -> None:

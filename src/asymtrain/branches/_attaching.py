@@ -37,7 +37,7 @@ from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
 from asymtrain.branches._strength import Falling, GradientRatio, StrengthRule, checked_rule, convolutional, schedule_of
 from asymtrain.branches._tied import output_layers
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
-from asymtrain.objectives import Objective, Sigmoid, find_objective, prior_bias, whole_number
+from asymtrain.objectives import Objective, Sigmoid, find_objective, is_number, prior_bias, whole_number
 
 RECOMMENDED = "recommended"
 CONVOLUTIONAL_STRENGTH = 0.05  # of the recommended preset, where a layer holds a convolution
@@ -314,7 +314,7 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
 def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, float]:
     """The weights of the layers, with the sum 1 unless their losses are summed as in the paper."""
     for layer, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        if not is_number(weight) or not 0 <= weight < math.inf:
             raise UsageError(f"the weight of layer {layer!r} must be a number of 0 or more, got {weight!r}")
     total = 1.0 if summed else math.fsum(weights.values())
     if not total:

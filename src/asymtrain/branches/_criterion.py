@@ -44,7 +44,7 @@ class Criterion(nn.Module):
         """The auxiliary loss that belongs to a main loss."""
         self._apart = logits is None and _ranks() > 1
         if self._apart:
-            logits = self.branches.take()
+            logits = self.branches.all_logits()
         auxiliary: Tensor = self.branches.loss(target, logits=logits, main=main)
         held = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
         self._latest = {"main_loss": main.detach(), "auxiliary_loss": auxiliary.detach()}, target, held
