@@ -112,6 +112,29 @@ def test_a_block_alone_is_a_layer_and_its_products_are_none() -> None:
     assert find_blocks(wrapped(Attention()), tokens) == ["encoder.layer.0"]
 
 
+class Staged(nn.Module):
+    """Stages in lists that are never called, each behind an embedding, as in CoaT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for i in range(3):
+            setattr(self, f"embed{i}", nn.Linear(6, 6))
+            setattr(self, f"stage{i}", nn.ModuleList(Attention() for _ in range(1 + i)))
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(3):
+            x = getattr(self, f"embed{i}")(x)
+            for block in getattr(self, f"stage{i}"):
+                x = block(x)
+        return self.head(x)
+
+
+def test_of_several_kinds_the_one_with_most_layers_is_repeated() -> None:
+    found = find_blocks(Staged(), torch.randn(2, 3, 6))
+    assert found == ["stage0.0", "stage1.0", "stage1.1", "stage2.0", "stage2.1", "stage2.2"]
+
+
 def test_blocks_that_change_one_tensor_are_a_series() -> None:
     found = find_blocks(wrapped(*(InPlace(6, 6) for _ in range(4))), torch.randn(2, 3, 6))
     assert found == [f"encoder.layer.{i}" for i in range(4)]

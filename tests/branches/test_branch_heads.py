@@ -332,7 +332,7 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"head": nn.LazyLinear(CLASSES)}, "the head of layer '1' has lazy layers without weights"),
         ({"head": Parallel(2, nn.Linear(8, CLASSES))}, "a head that is shared has one branch"),
         ({"head": {"7": "mlp"}}, "unknown layer in `head` '7'"),
-        ({"weights": {"1": -1}}, "the weight of layer '1' must be a number of 0 or more, got -1"),
+        ({"weights": {"1": -1}}, "the weight of layer '1' must be a finite number of 0 or more, got -1"),
         ({"head": Linear("flat")}, "unknown bias 'flat'"),
         ({"head": Linear(prior(torch.tensor([0, 9])))}, r"class indices in 0\.\.4"),
         ({"head": Linear(prior([0, 1]))}, r"labels must be a tensor .* of shape \(N, 5\)"),

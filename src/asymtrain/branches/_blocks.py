@@ -1,6 +1,6 @@
 """Layers where nobody names any: the model's repeated blocks, as a dry run shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -19,35 +19,45 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     """Layers where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
-    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
-    Of siblings that take one tensor, such as the products of an attention, one counts. Without such siblings the layers
-    are what the search came to last, but not the parts of a member of a list.
+    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt. Of
+    several kinds, that counts which holds most layers. Siblings that take one tensor, such as the products of an
+    attention, count as one. Without such siblings the layers are what the search came to last, members of lists first,
+    but never parts of a member of a list.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     points = getattr(model, "points", None)
     if isinstance(points, tuple) and points and all(isinstance(name, str) and name in modules for name in points):
         return list(points)
     taken = _modules_with_features(model, sample)
-    prefix, module, others, listed = "", model, list[str](), False
+    name, module, others, inside = "", model, list[str](), False
     while True:
-        counts = {f"{prefix}{name}": _count_layers(child) for name, child in module.named_children()}
-        sizes = {name: layers for name, layers in counts.items() if layers}
-        ran = [name for name in sizes if name in taken]
+        members = dict(_members(module, f"{name}." if name else ""))
+        sizes = {child: layers for child in members if (layers := _count_layers(modules[child]))}
+        ran = [child for child in sizes if child in taken]
         kinds: dict[type, dict[object, str]] = {}
-        for name in ran:
-            kinds.setdefault(type(modules[name]), {}).setdefault(taken[name], name)
-        siblings = max(kinds.values(), key=len, default={})
-        if len(siblings) >= LEAST_SIBLINGS:
-            return _evenly(list(siblings.values()))
-        if not listed or isinstance(module, nn.ModuleList):
-            others, listed = ran or others, listed or isinstance(module, nn.ModuleList)
-        largest = max(sizes, key=sizes.__getitem__, default="")
-        if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(modules[largest].children()):
+        for child in ran:
+            kinds.setdefault(type(modules[child]), {}).setdefault(taken[child], child)
+        repeated = [list(kind.values()) for kind in kinds.values() if len(kind) >= LEAST_SIBLINGS]
+        if repeated:
+            return _evenly(max(repeated, key=lambda kind: sum(map(sizes.__getitem__, kind))))
+        if not inside:
+            others = [child for child in ran if members[child]] or ran or others
+        name = max(sizes, key=sizes.__getitem__, default="")
+        if not sizes or sizes[name] < LARGEST_SHARE * sum(sizes.values()):
             break
-        prefix, module = f"{largest}.", modules[largest]
+        module, inside = modules[name], inside or members[name]
     if not others:
         raise UsageError("no repeated blocks were found in the model: name layers with at=, for example at='layers.*'")
     return _evenly(others)
+
+
+def _members(module: nn.Module, prefix: str, listed: bool = False) -> Iterator[tuple[str, bool]]:
+    """The names of its children, and whether each is in a list; those in lists, which are never called, as its own."""
+    for name, child in module.named_children():
+        if type(child) in (nn.ModuleList, nn.ModuleDict):  # derived classes may be called
+            yield from _members(child, f"{prefix}{name}.", isinstance(child, nn.ModuleList))
+        else:
+            yield f"{prefix}{name}", listed
 
 
 def _count_layers(module: nn.Module) -> int:
