@@ -189,6 +189,10 @@ def test_a_schedule_that_nobody_moved_is_warned_of() -> None:
     branches.loss(targets())
     with pytest.warns(UsageWarning, match=r"branches.step\(progress\) was never called"):
         branches.strip()
+    unused = attach(model, x, CLASSES, at=AT, strength=Falling(0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unused.strip()
 
 
 def test_a_strength_is_no_attribute_to_set() -> None:
