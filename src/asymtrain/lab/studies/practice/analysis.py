@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
@@ -105,6 +106,7 @@ class ArmEffect:
     p_holm: float | None = None
     step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
     against: Arm = NONE
+    courses: tuple[tuple[float | None, ...], ...] = ()  # in points, of each seed at each epoch
 
     @property
     def reached(self) -> list[tuple[int, int]]:
@@ -288,6 +290,7 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
                 tuple(run.spec.id for pair in pairs for run in pair),
                 len(final_seeds(study, task)),
                 against=against,
+                courses=tuple(_course(*pair) for pair in pairs),
             )
         )
     return effects
@@ -313,6 +316,12 @@ def _last(run: Run) -> float:
 
 def _best(run: Run) -> float:
     return max((epoch.test_accuracy or 0.0 for epoch in run.history), default=0.0)
+
+
+def _course(plain: Run, other: Run) -> tuple[float | None, ...]:
+    """By epoch, as far as the longer of the two went; None where one of them was not tested."""
+    both = zip_longest(*([epoch.test_accuracy for epoch in run.history] for run in (plain, other)))
+    return tuple(None if before is None or after is None else 100 * (after - before) for before, after in both)
 
 
 def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:

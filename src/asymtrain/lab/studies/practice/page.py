@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline
+from asymtrain.lab.instruments.curves import curve_of
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline, Lines
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
@@ -40,8 +41,6 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
-SELECTED_TITLE = "The configuration that validation selected"
-FORMS_TITLE = "The best configuration of each objective"
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"its interval shows no meaningful difference where it lies within {MARGIN:g} points on both sides of 0, and the "
@@ -384,8 +383,29 @@ def figures(results: Results) -> list[Figure]:
         forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
         forest("forms", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
+        courses("length-courses", f"{PARTS['length']}, epoch by epoch", results.parts["length"]),
     ]
-    return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+    return [figure for figure in made if any(not isinstance(panel, Bars) or panel.bars for panel in figure.panels)]
+
+
+def courses(name: str, title: str, effects: Sequence[ArmEffect]) -> Figure:
+    """Differences to Plain at each epoch: a panel for each model, and a line for each arm."""
+    panels = [
+        Lines(
+            model,
+            "epoch",
+            _axis(effects),
+            tuple(
+                curve_of(effect.courses).line(TITLES.get(effect.arm.name, effect.arm.name), at)
+                for at, effect in enumerate(own)
+            ),
+            zero=True,
+            written=dataclasses.replace(POINTS, unit=" points"),
+        )
+        for model in dict.fromkeys(effect.task.title for effect in effects)
+        for own in [[effect for effect in effects if effect.task.title == model]]
+    ]
+    return Figure(name, title, panels, min(2, max(1, len(panels))), "Means over seeds; bands are 95% intervals.")
 
 
 def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> Figure:
