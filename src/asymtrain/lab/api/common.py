@@ -280,8 +280,8 @@ def named_spec(
     """`base_spec` of values, and lines that name the defaults, `others` included.
 
     What has no name gets one, which holds until `scope` is closed. With `all_images` there are all of them, where a
-    scale would take a few, and alpha is not among the defaults. `recommended`: branches that nobody named are those
-    that the library recommends, of this strength.
+    scale would take a few, and the branches are not among the defaults. `recommended`: branches that nobody named are
+    those that the library recommends, of this strength.
     """
     from torch import nn
 
@@ -302,7 +302,7 @@ def named_spec(
         base = replace(base, per_class=given.get("per_class"))
     dataset = load_for(base, data_root)
     recommended = recommended and recommends(given, strength)
-    known = {"dataset", *given, *(["alpha"] if all_images or recommended else [])}
+    known = {"dataset", *given, *(["alpha", "redundancy"] if all_images or recommended else [])}
     (base,), opening = complete([base], recipe, known, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)

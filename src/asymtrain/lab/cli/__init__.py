@@ -13,7 +13,7 @@ from asymtrain.lab.studies import STUDIES, load_study
 # The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
-    "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
+    "tune": "Say whether branches help a model, in the minutes given: pairs with and without, then a race of others.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     **{name: load_study(name).__doc__ or "" for name in STUDIES},

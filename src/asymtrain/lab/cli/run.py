@@ -80,7 +80,7 @@ def run(
         named = fields | {name: getattr(chosen, name) for name in chosen.given()}
         if recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper"):
             bases, *line = with_recommended(bases, named, chosen.strength, training.data_root)
-        known = {*fields, *(["alpha"] if line else [])}
+        known = {*fields, *(["alpha", "redundancy"] if line else [])}
         bases, defaults = chosen.complete(bases, known, training.data_root, **unnamed)
         defaults += line
         specs = [spec for base in bases for spec in pairs(base, seeds)]

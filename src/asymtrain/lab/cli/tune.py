@@ -137,7 +137,7 @@ def tune(
     watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
-    """Say whether branches help a model, in the minutes there are: pairs with and without, then a race of others.
+    """Say whether branches help a model, in the minutes given: pairs with and without, then a race of others.
 
     Called again, it continues where it stopped.
     """

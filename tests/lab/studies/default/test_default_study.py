@@ -1,6 +1,5 @@
 """The study of a default, on invented rows: what is chosen, by whom, on how many seeds, and what the page concludes."""
 
-import dataclasses
 import hashlib
 import random
 
@@ -40,9 +39,8 @@ def invented_run(spec, gain, spread):
     noise = random.Random(spec.seed).gauss(0, 0.01) + random.Random(spec.id).gauss(0, spread)
     accuracy = 0.5 + gain(spec) + noise
     epochs = tuple(
-        dataclasses.replace(
-            invented_epoch(number, accuracy, accuracy if spec.test == "every" else None, None),
-            validation_accuracy=accuracy if spec.validation == "split" else None,
+        invented_epoch(number, accuracy, accuracy if spec.test == "every" else None, None)._replace(
+            validation_accuracy=accuracy if spec.validation == "split" else None
         )
         for number in range(1, spec.epochs + 1)
     )

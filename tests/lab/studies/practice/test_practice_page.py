@@ -233,7 +233,7 @@ def test_published_networks_come_first_with_what_is_reported_of_them():
     known = invented_study(FULL, [task for block in blocks for task in block.parts], gain)
     best = max(run.history[-1].test_accuracy for run in known.values())
     early = next(run for run in known.values() if not run.spec.redundancy)  # one of three is better at an early epoch
-    first = dataclasses.replace(early.history[0], test_accuracy=best)
+    first = early.history[0]._replace(test_accuracy=best)
     results = analyse(FULL, known | {early.spec.id: dataclasses.replace(early, history=(first, *early.history[1:]))})
     table = tables(results)[0]
     assert table.title == "Networks of published tables"
