@@ -377,7 +377,7 @@ def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]
     sentence, holds = single_activation(identities)
     if holds is None:
         return list(contradictions())
-    ours = Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
+    ours = Contradiction("what N can do under single activation", "our runs", sentence, holds)
     return [*contradictions(), ours]
 
 

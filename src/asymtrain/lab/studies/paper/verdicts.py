@@ -56,7 +56,6 @@ from asymtrain.lab.statistics import (
     holm,
     is_within,
     t_interval,
-    welch_interval,
 )
 from asymtrain.lab.studies.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, Quantity
@@ -129,20 +128,16 @@ def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
     """What the evidence says of one part; every label of the part must be in it."""
     if part.how in SPECIAL:
         return SPECIAL[part.how](part, evidence, limits)
-    samples = samples_of(part, evidence)
-    n = min(map(len, samples)) if samples else 0
+    sample = sample_of(part, evidence)
+    n = len(sample)
     if _is_same(part, evidence):
         return JudgedPart(part, "Cannot differ", None, n=n)
     if n < 2:
-        means = [float(np.mean(sample)) for sample in samples if sample]
-        return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
-    if len(samples) == 1:
-        interval = t_interval(samples[0], 1 - limits.level, family_of(part))
-    else:
-        interval = welch_interval(samples[0], samples[1], 1 - limits.level, family_of(part))
+        return JudgedPart(part, "Inconclusive", sample[0] if sample else None, n=n)
+    interval = t_interval(sample, 1 - limits.level, family_of(part))
     p = None if part.how == "not reversed" else interval.p
     if part.how in ("no effect", "near zero"):
-        p = equivalence_p(samples[0], _null_margin(part, limits))
+        p = equivalence_p(sample, _null_margin(part, limits))
     ruling = ruling_on(part, interval, limits)
     if part.of == "minimum" and ruling != "Reproduced":
         ruling = "Inconclusive"  # more measured steps lower a minimum, fewer raise it
@@ -205,20 +200,18 @@ def family_of(part: Part) -> int:
     return max(map(family, part.labels))  # the largest among the part's tables
 
 
-def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
-    """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
+def sample_of(part: Part, evidence: ByLabel) -> list[float]:
+    """One number a seed: of a difference, a seed that both sides have; none where Plain is 0."""
     if part.of in ("value", "minimum"):
-        return (_values(evidence, part.labels[0]),)
+        return _values(evidence, part.labels[0])
     effects = [_effect(evidence, label) for label in part.labels]
     if part.of == "asymmetric":
-        return (list(effects[0].asymmetric),)
+        return list(effects[0].asymmetric)
     if part.how in ("difference", "not reversed"):
-        first, second = changes = [effect.changes for effect in effects]
-        if common := sorted(first.keys() & second.keys()):
-            return ([second[seed] - first[seed] for seed in common],)
-    else:  # of two labels, Plain is the first's and Asymmetric the second's
-        changes = [_paired(effects[0], effects[-1]).changes]
-    return tuple(list(change.values()) for change in changes) if all(changes) else ()
+        first, second = (effect.changes for effect in effects)
+        return [second[seed] - first[seed] for seed in sorted(first.keys() & second.keys())]
+    # Of two labels, Plain is the first's and Asymmetric the second's.
+    return list(_paired(effects[0], effects[-1]).changes.values())
 
 
 def _paired(plain: Effect, asymmetric: Effect) -> Effect:
