@@ -168,6 +168,8 @@ RECOMPUTED = {
 }
 # Numbers that a sentence quotes from the paper's text, or that name a table, a section or a dataset.
 QUOTED = re.compile(
+    r"Tables? \d+|Figure \d+|CIFAR-\d+|D\.3|N - 1|0\.001|from 1x to 300x|over 90%|\(90%|epoch 100", re.IGNORECASE
+)
     r"Tables? \d+|Figure \d+|CIFAR-\d+|D\.3|N - 1|0\.001|from 1x to 300x|over 90%|\(90%|epoch 100", re.I
 )
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e-\d+)?")
