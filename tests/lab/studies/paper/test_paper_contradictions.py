@@ -170,8 +170,6 @@ RECOMPUTED = {
 QUOTED = re.compile(
     r"Tables? \d+|Figure \d+|CIFAR-\d+|D\.3|N - 1|0\.001|from 1x to 300x|over 90%|\(90%|epoch 100", re.IGNORECASE
 )
-    r"Tables? \d+|Figure \d+|CIFAR-\d+|D\.3|N - 1|0\.001|from 1x to 300x|over 90%|\(90%|epoch 100", re.I
-)
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e-\d+)?")
 
 
