@@ -7,7 +7,7 @@ corrected over the models of its table by Holm's method.
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -34,9 +34,9 @@ from asymtrain.lab.studies.practice.protocol import (
     final_seeds,
     final_specs,
 )
-from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
+from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select, tested
 from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.study import Block
+from asymtrain.lab.studies.study import Block, Needs
 
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
@@ -171,11 +171,16 @@ def analyse(study: Extent, known: Known, costs: Sequence[StepCost] = ()) -> Resu
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
-    left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
-    unfinished = tuple(pair for pair in left if not pair[1].is_empty)
-    reached = _reached(study, known)
-    return Results(study, made, tuple(selected), forms, effects, reached, tuple(plain), unfinished)
+    reached, left = _reached(study, known), unfinished(BLOCKS, lambda task: needs(study, task, known), known)
+    return Results(study, made, tuple(selected), forms, effects, reached, tuple(plain), left)
+
+
+def unfinished(
+    blocks: Mapping[str, Block], needs_of: Callable[[Any], Needs], known: Known
+) -> tuple[tuple[Block, Left], ...]:
+    """The blocks whose runs are not all known, and what they lack."""
+    left = [(block, missing_of(joined(map(needs_of, block.parts)), Snapshot(known))) for block in blocks.values()]
+    return tuple(pair for pair in left if not pair[1].is_empty)
 
 
 def is_recommended(results: Results) -> bool | None:
@@ -304,14 +309,9 @@ def _reached(study: Extent, known: Known) -> tuple[Reached, ...]:
     for task, arm in asked.values():
         runs = [known[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in known]
         if runs:
-            last, best = estimate(map(_last, runs)), fmean(map(_best, runs))
+            last, best = estimate(map(tested, runs)), fmean(map(_best, runs))
             reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in runs)))
     return tuple(reached)
-
-
-def _last(run: Run) -> float:
-    """Test accuracy after the last epoch; a diverged run counts at chance."""
-    return run.test_accuracy if run.outcome == "finished" and run.test_accuracy is not None else 1 / (run.classes or 1)
 
 
 def _best(run: Run) -> float:
