@@ -318,11 +318,28 @@ class Judgement:
     def words(self) -> str:
         return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
 
+    @property
+    def part(self) -> JudgedPart | None:
+        """The part whose numbers the judgement carries; None where nothing could be ruled on."""
+        ruling = "Reproduced" if self.verdict == "Only under" else self.preliminary or self.verdict
+        return next((part for part in self.parts if part.ruling == ruling), None)
 
-def deciding_part(judgement: Judgement) -> JudgedPart | None:
-    """The part whose numbers the judgement carries; None where nothing could be ruled on."""
-    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
-    return next((part for part in judgement.parts if part.ruling == ruling), None)
+    @property
+    def paper(self) -> str:
+        """The paper's number, of the part that decides; as it is printed where none does."""
+        return printed_words(self.claim) if self.part is None else paper_words(self.claim, self.part)
+
+    @property
+    def ours(self) -> str:
+        return "" if self.part is None else ours_words(self.part)
+
+    @property
+    def interval(self) -> str:
+        """Of our number; empty where it has none."""
+        part = self.part
+        if part is None or part.low is None or part.high is None:
+            return ""
+        return f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
 
 
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
@@ -602,6 +619,13 @@ def cell_words(label: str) -> str:
         rest[1] = f"{100 * float(rest[1]):g}"
     named = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
     return str(texts()["cells"][table].format(*named))
+
+
+def printed_words(claim: Claim) -> str:
+    """The numbers of a claim as the paper prints them, with their unit."""
+    of = claim.quantity
+    unit = "%" if of.endswith("%") or of.startswith("percent") else " nats" if of.startswith("nats") else ""
+    return "; ".join(f"{value}{unit}" for value in claim.paper_value.split(";"))
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:
