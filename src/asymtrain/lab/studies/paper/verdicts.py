@@ -47,7 +47,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.statistics import (
     Interval,
     cohen_d_av,
@@ -78,7 +77,6 @@ WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
 Verdict = Ruling | Literal["Only under", "Not yet run"]
 ByLabel = Mapping[str, Evidence]
 
-MOST_ALTERNATES = 4
 CLEAR: tuple[Ruling, ...] = ("Reproduced", "Right direction, different size", "Paper's size excluded", "Contradicted")
 SUPPORTED: tuple[Verdict, ...] = ("Reproduced", "Right direction, different size", "Not yet run")
 
@@ -345,7 +343,7 @@ class Judgement:
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
     """All 36 verdicts, from whatever was run."""
     alternates = [reading.name for reading in ALTERNATES]
-    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates, later=LATER)
+    return judge_all(gather(results), alternates=alternates, later=LATER)
 
 
 def tested_by(results: Iterable[RecipeResult], judgements: Iterable[Judgement]) -> list[Judgement]:
@@ -375,34 +373,27 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
 
 
 def judge_all(
-    evidence: Mapping[str, ByLabel],
-    *,
-    primary: str = "primary",
-    alternates: Sequence[str] = (),
-    later: Sequence[Reading] = (),
+    evidence: Mapping[str, ByLabel], *, alternates: Sequence[str] = (), later: Sequence[Reading] = ()
 ) -> tuple[Judgement, ...]:
-    return tuple(judge(claim, evidence, primary=primary, alternates=alternates, later=later) for claim in claims())
+    return tuple(judge(claim, evidence, alternates=alternates, later=later) for claim in claims())
 
 
 def judge(
     claim: Claim,
     evidence: Mapping[str, ByLabel],
     *,
-    primary: str = "primary",
     alternates: Sequence[str] = (),
     later: Sequence[Reading] = (),
     limits: Limits = LIMITS,
 ) -> Judgement:
     """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
-    `primary` is the reading that is asked first. `alternates` are all others that were fixed, with evidence or
-    without: all of them are corrected for. `later` are those that were declared after rows were seen: what they say is
-    added to the sentence.
+    The primary reading is asked first. `alternates` are all others that were fixed, with evidence or without: all of
+    them are corrected for. `later` are those that were declared after rows were seen: what they say is added to the
+    sentence.
     """
-    if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
-        raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
-    own = evidence.get(primary, {})
-    first = _under(claim, own, primary, limits)
+    own = evidence.get(PRIMARY.name, {})
+    first = _under(claim, own, PRIMARY.name, limits)
     beside = [*_beside(claim, own, limits), *_plain_words(claim, own, limits)]
     beside += [
         f"By the {reading.title} (declared on {reading.declared}, after rows were seen): {other.sentence}"
