@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -95,6 +96,7 @@ def tune(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
+    begun = time.monotonic()
     from asymtrain.lab.api import common
 
     common.import_lab("tune")
@@ -119,7 +121,9 @@ def tune(
         )
         question, lines = make_question(base, candidates, minutes, given, root, device)
         with progress_display([*opening, *lines], quiet=not progress) as display:
-            result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
+            result = run_question(
+                question, display, store=record, out=folder, data_root=root, device=device, begun=begun
+            )
     listed = None if candidates is None else [candidate.fields() for candidate in question.candidates]
     command = common.call_text(
         "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, build_options=build_options,

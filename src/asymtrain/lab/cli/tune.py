@@ -1,6 +1,7 @@
 """`asymtrain tune`: do branches help this model?"""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,7 @@ def tune(
 
     Called again, it continues where it stopped.
     """
+    begun = time.monotonic()
     with loading():
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import write_tuned
@@ -153,7 +155,8 @@ def tune(
     question, lines = make_question(base, candidates, minutes, given, effort.data_root, effort.device)
     store = output.store_path
     with watch.opened(store), progress_display([*opening, *lines]) as display:
-        result = run_question(question, display, tracker=tracker, store=store, out=output.out, **effort.where())
+        where = {"store": store, "out": output.out, **effort.where()}
+        result = run_question(question, display, tracker=tracker, begun=begun, **where)
     if result.interrupted:  # first, as the page takes a second or two
         stderr().print(str(result))
     result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))

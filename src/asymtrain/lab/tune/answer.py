@@ -14,7 +14,7 @@ from asymtrain.lab.statistics import Verdict, colour_of
 from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.question import FRESH_SEED, PAIR_SEED, RACE_SEED, Question
 from asymtrain.lab.tune.race import Pairs, Race
-from asymtrain.lab.tune.rule import RULE, Plan, Timing, pairs_needed
+from asymtrain.lab.tune.rule import RULE, Plan, Timing, pairs_needed, renewed_plan
 from asymtrain.lab.tune.snippet import Removal
 from asymtrain.models import display_name
 
@@ -93,44 +93,49 @@ class Tuned:
     @property
     def next_step(self) -> str:
         """What to do now."""
-        race, because = self.race, self.race.ruling.because
+        race, epochs, asked = self.race, self.race.best.epochs, self.race.question.base.epochs
         if race.failure:
             return f"Next: {race.failure}."
-        if because == "not learnt":
+        if race.ruling.because == "not learnt":
             tried = "another learning rate" if race.question.rate_given else "more epochs or another recipe"
+            if epochs < asked:
+                tried = f"at least twice the minutes, since runs had {epochs} of {asked} epochs"
             return f"Next: the model itself does not learn yet. Try {tried}, and check that labels and data fit."
-        if self.verdict == "helps" and race.best.epochs == race.question.base.epochs:
-            return "Next: attach them by the code."
         words = []
         if self.verdict in ("helps", "likely helps"):
-            words.append(
-                "attach them by the code if you must decide now" if race.is_open else "attach them by the code"
-            )
+            words.append(f"attach them by the code{' if you must decide now' if race.is_open else ''}")
         elif not race.is_open:
             words.append("train without branches")
         if (minutes := self.minutes_needed) is not None:
             more = f"about {counted(minutes, 'more minute')} would decide, if pairs go on to vary as they do"
-            words.append(f"{more}: give the same command again with --minutes {minutes}")
+            words.append(f"{more}: the same again continues, with minutes {minutes}")
         elif race.is_open:
             why = "" if race.plan is None or race.best.n < 2 else " (the difference is too small for pairs to decide)"
-            words.append(f"give more --minutes, which continues{why}")
-        elif race.best.epochs < race.question.base.epochs:
-            words.append("with more --minutes each run may be longer, and the pairs begin anew")
-        return f"Next: {'; '.join(words)}." if words else ""
+            words.append(f"the same again continues, with more minutes{why}")
+        elif epochs < asked and self.verdict != "hurts":
+            words.append("with more minutes each run may be longer, and the pairs begin anew")
+        return f"Next: {'; '.join(words)}."
 
     @property
     def minutes_needed(self) -> int | None:
         """How many more minutes would decide, by the mean and the variance so far; None where nothing tells."""
-        race, pairs = self.race, self.race.best
-        if not race.is_open or self.timing is None or race.plan is None:
+        pairs, plan, timing = self.race.best, self.race.plan, self.timing
+        if not self.race.is_open or timing is None or plan is None:
             return None
-        needed = pairs_needed(pairs.differences) if pairs.epochs == race.plan.epochs else RULE.pairs
+        asked = self.race.question.base.epochs
+        needed = pairs_needed(pairs.differences) if pairs.epochs == plan.epochs else RULE.pairs
         if needed is None and pairs.n < 2:
             needed = RULE.pairs
         if needed is None:
             return None
-        more = max(1, needed - (pairs.n if pairs.epochs == race.plan.epochs else 0))
-        return math.ceil(more * 2 * race.plan.epochs * self.timing.epoch / RULE.used / 60)
+
+        def minutes(count: int, epochs: int) -> int:
+            return math.ceil((2 * count * epochs * timing.epoch / RULE.used + timing.start) / 60)
+
+        more = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0))
+        on = minutes(more, plan.epochs)
+        # In so many minutes pairs may be longer, and then they begin anew.
+        return on if renewed_plan(plan, timing, 60 * on, asked) == plan else minutes(needed, asked)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""

@@ -12,7 +12,7 @@ What comes next follows from the plan and the runs alone: after a kill the same 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ class Pairs:
     seeds: tuple[int, ...] = ()
     before: tuple[float, ...] = ()  # accuracy
     after: tuple[float, ...] = ()
-    not_learnt: int = 0  # of `before`: diverged, or at chance
+    not_learnt: int = 0  # pairs of which both diverged or stayed at chance
     runs: tuple[Run, ...] = ()
 
     @property
@@ -147,12 +147,13 @@ def replay(
 
     short = timing_specs(question, RULE.pairs)
     timed = compare(short, question.default, short[0][0].epochs)
+    timed = replace(timed, not_learnt=0)  # so few epochs are no verdict on the model
     if plan is None:
         return Race(question, plan, "timing", left(spec for pair in short[:batch] for spec in pair), timed)
 
     def next_pairs(n: int, specs_of: Callable[[int], Sequence[RunSpec]], most: int) -> tuple[RunSpec, ...]:
-        """The rest of the batch that was begun, or another one."""
-        return left(spec for i in range(min(most, batch * (n // batch + 1))) for spec in specs_of(i))
+        """A batch of pairs; those that were begun come first."""
+        return left(spec for i in range(min(most, n + batch)) for spec in specs_of(i))
 
     def pair(i: int) -> tuple[RunSpec, RunSpec]:
         seed = PAIR_SEED + i
@@ -160,7 +161,8 @@ def replay(
 
     first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
     rates: dict[float, float] = {}
-    if not question.rate_given and 2 * (first.not_learnt if first.n else timed.not_learnt) > (first.n or timed.n):
+    baselines = (first if first.n else timed).runs[::2]
+    if not question.rate_given and 2 * sum(has_learnt(run, largest[1]) for run in baselines) < len(baselines):
         # A rate that failed in the pairs themselves is not tried again.
         tried = {share * question.base.learning_rate: share for share in RULE.rates[1 if first.n else 0 :]}
         specs = {rate: question.race_spec(None, plan.short, RACE_SEED, learning_rate=rate) for rate in tried}
@@ -241,7 +243,7 @@ def compare_pairs(
     both = [(runs[before.id], runs[after.id]) for before, after in specs]
     share = [largest[spec.test != "never"] for spec, _ in specs]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
-    bad = sum(not has_learnt(pair[0], of) for pair, of in zip(both, share, strict=True))
+    bad = sum(not any(has_learnt(run, of) for run in pair) for pair, of in zip(both, share, strict=True))
     shown = tuple(run for pair in both for run in pair)
     return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, shown)
 

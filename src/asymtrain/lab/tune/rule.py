@@ -49,7 +49,7 @@ class Ruling:
 def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int) -> Ruling:
     """What pairs say: differences to the baseline in points, of runs of so many epochs; `asked` are those of the user.
 
-    `not_learnt` counts baselines at chance or diverged. One can look after every pair (`statistics.sequential`). What
+    `not_learnt` counts pairs of which both are at chance or diverged. One can look after every pair (`statistics.sequential`). What
     settles nothing still says `likely helps` where the mean is above 0: docs/tune.md has the score of that advice.
     """
     n = len(differences)
@@ -58,7 +58,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int
     if 2 * not_learnt > n:
         return Ruling(
             "inconclusive", "not learnt",
-            f"the baseline diverged or stayed at chance in {not_learnt} of {n} pairs",
+            f"with branches and without, runs diverged or stayed at chance in {not_learnt} of {n} pairs",
         )  # fmt: skip
     points, ends = math.fsum(differences) / n, sequential_interval(differences)
     likely: Verdict = "likely helps" if points > 0 else "inconclusive"
@@ -128,6 +128,12 @@ def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
             return Plan(length, math.floor(room / length))
     length = max(1, min(epochs, math.floor(room)))
     return Plan(length, math.floor(room / length))
+
+
+def renewed_plan(plan: Plan, timing: Timing, seconds: float, epochs: int) -> Plan:
+    """The plan for other minutes: the same, so that all pairs count, unless pairs could be at least twice as long."""
+    longer = make_plan(timing, seconds, epochs)
+    return longer if longer.epochs >= 2 * plan.epochs else plan
 
 
 def race_epochs(alternatives: int, plan: Plan, *, confirmed: bool) -> int:

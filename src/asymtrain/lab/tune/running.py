@@ -20,7 +20,7 @@ from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.answer import Tuned, plan_words
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.race import Race, replay, timing_specs
-from asymtrain.lab.tune.rule import RULE, Plan, Timing, make_plan, race_epochs
+from asymtrain.lab.tune.rule import RULE, Plan, Timing, make_plan, race_epochs, renewed_plan
 from asymtrain.lab.tune.snippet import AttachCall, attach_code, check_removal
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-LEAST_LEFT = 0.02  # of the minutes: with less nothing begins
+ENDING = 0.02  # of the minutes, for the answer and its page
 
 
 @dataclass
@@ -45,13 +45,17 @@ class Stopwatch:
         if epochs > (self.seen[-1][1] if self.seen else 0):
             self.seen.append((self.clock(), epochs))
 
-    def timing(self) -> Timing | None:
-        """From the first report to the last; what came before the first is the start. None without any report."""
+    def timing(self, runs: int) -> Timing | None:
+        """From the end of the first epoch of all these runs to the last report; None without any report.
+
+        What came before that epoch is the start.
+        """
         if not self.seen:
             return None
-        (first, before), (last, after) = self.seen[0], self.seen[-1]
+        last, after = self.seen[-1]
+        first, before = next((report for report in self.seen if report[1] >= runs), (last, after))
         if after == before:
-            return Timing((first - self.start) / before, 0.0)  # the start is in it
+            return Timing((last - self.start) / after, 0.0)  # the start is in it
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch))
 
@@ -65,9 +69,12 @@ def run_tune(
     progress: "Callable[[Progress], None]" = lambda state: None,
     on_stage: Callable[[str], None] = lambda words: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
+    begun: float | None = None,
     **options: Any,
 ) -> Tuned:
-    """Answer a question, as far as its minutes reach from now on, or all of it where it has no limit.
+    """Answer a question, as far as its minutes reach, or all of it where it has no limit.
+
+    The minutes are counted from `begun`, a time of `time.monotonic`: from now on where it is not given.
 
     With `out` the plan is in its tune.json as soon as it is made, and a call with the same question follows it.
     `progress` is called with the time left of all of it, `on_stage` with what begins, and `on_run` with each run, how
@@ -78,6 +85,7 @@ def run_tune(
     from asymtrain.lab.devices import default_device
     from asymtrain.lab.machine import cores
 
+    begun = time.monotonic() if begun is None else begun
     dataset = check_data(question, data_root)
     if out is not None:
         read_plan(out, question)  # refuses another question before anything is written
@@ -87,7 +95,8 @@ def run_tune(
     # A GPU trains several pairs at a time, always as many: each number would be compiled anew.
     batch = RULE.pairs if here == "cuda" else max(1, min(RULE.pairs, cores() // 2))
     with _alone_in(out):
-        work = _Work(question, dataset, batch, progress, on_stage, on_run, {"store": store, "data_root": data_root})
+        where = {"store": store, "data_root": data_root}
+        work = _Work(question, dataset, batch, begun, progress, on_stage, on_run, where)
         interrupted = False
         try:
             with executors.Workers() as workers:
@@ -134,6 +143,7 @@ class _Work:
     question: Question
     dataset: "Dataset"
     batch: int
+    begun: float
     progress: "Callable[[Progress], None]"
     on_stage: Callable[[str], None]
     on_run: Callable[[Run, int, int], None]
@@ -144,8 +154,8 @@ class _Work:
     note: str = ""  # the last
 
     def __post_init__(self) -> None:
-        self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
-        self.deadline = time.monotonic() + self.limit
+        limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
+        self.deadline = self.begun + (1 - ENDING) * limit
         self.largest = self.dataset.train.largest_class, self.dataset.test.largest_class
         self.racing = True
 
@@ -168,20 +178,21 @@ class _Work:
             self.plan = Plan(self.question.base.epochs)
         asked, begun, race = set[str](), "", self.race
         while wanted := [spec for spec in race.missing if spec.id not in asked]:
-            asked.update(spec.id for spec in wanted)
             if race.stage == "race" and self.racing and not race.rungs[0][0].n and not self._holds_race():
                 self.racing = False
                 race = self.race
                 continue
             self.runs |= _stored(self.where["store"], wanted)
+            wanted = self._fitting(wanted, race)
+            asked.update(spec.id for spec in wanted)
             if any(spec.id not in self.runs for spec in wanted):
-                if self.left <= LEAST_LEFT * self.limit < math.inf:
+                if self.left <= 0:
                     return
                 if race.stage != begun:
                     self.on_stage(stage_words(race))
                 begun = race.stage
                 watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
-                self.timing = watch.timing() if self.plan is None else self.timing
+                self.timing = watch.timing(len(wanted)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
@@ -194,11 +205,26 @@ class _Work:
             planned, race = True, self.race
 
     def _holds_race(self) -> bool:
-        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
+        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?
+
+        The stacks of each rung have another size, for which a GPU compiles them anew.
+        """
         if self.timing is None or self.plan is None or self.left == math.inf:
             return True
         others, is_open = len(self.question.candidates) - 1, self.race.is_open
-        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.left
+        epochs = race_epochs(others, self.plan, confirmed=is_open)
+        return epochs * self.timing.epoch + RULE.rungs * self.timing.start < self.left
+
+    def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
+        """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all."""
+        seeds = list(dict.fromkeys(spec.seed for spec in specs))
+        if self.timing is None or race.stage not in ("pairs", "fresh", "more"):
+            return specs
+        each = self.timing.epoch * sum(spec.epochs for spec in specs) / len(seeds)
+        if len(seeds) * each <= self.left:
+            return specs
+        count = max(1, int((self.left - self.timing.start) / each))  # compiled anew, as they are fewer
+        return [spec for spec in specs if spec.seed in seeds[:count]]
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
@@ -294,11 +320,10 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         words = differing[0].replace("_", " ")
         raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
     if plan is not None and question.minutes != minutes:
-        epochs = question.base.epochs
-        longer = Plan(epochs)
         if question.minutes is not None and timing is not None:
-            longer = make_plan(timing, 60 * question.minutes, epochs)
-        plan = longer if longer.epochs >= 2 * plan.epochs else plan
+            plan = renewed_plan(plan, timing, 60 * question.minutes, question.base.epochs)
+        elif question.base.epochs >= 2 * plan.epochs:
+            plan = Plan(question.base.epochs)
     return timing, plan
 
 
