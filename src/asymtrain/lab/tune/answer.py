@@ -14,7 +14,7 @@ from asymtrain.lab.statistics import Verdict, colour_of
 from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.question import FRESH_SEED, PAIR_SEED, RACE_SEED, Question
 from asymtrain.lab.tune.race import Pairs, Race
-from asymtrain.lab.tune.rule import RULE, Plan, Timing, pairs_needed, renewed_plan
+from asymtrain.lab.tune.rule import RULE, Plan, Timing, pairs_needed
 from asymtrain.lab.tune.snippet import Removal
 from asymtrain.models import display_name
 
@@ -108,10 +108,10 @@ class Tuned:
             words.append("train without branches")
         if (minutes := self.minutes_needed) is not None:
             more = f"about {counted(minutes, 'more minute')} would decide, if pairs go on to vary as they do"
-            words.append(f"{more}: the same again continues, with minutes {minutes}")
+            words.append(f"{more}: call it again with that time, and it continues")
         elif race.is_open:
             why = "" if race.plan is None or race.best.n < 2 else " (the difference is too small for pairs to decide)"
-            words.append(f"the same again continues, with more minutes{why}")
+            words.append(f"call it again with more minutes, and it continues{why}")
         elif epochs < asked and self.verdict != "hurts":
             words.append("with more minutes each run may be longer, and the pairs begin anew")
         return f"Next: {'; '.join(words)}."
@@ -128,14 +128,10 @@ class Tuned:
             needed = RULE.pairs
         if needed is None:
             return None
-
-        def minutes(count: int, epochs: int) -> int:
-            return math.ceil((2 * count * epochs * timing.epoch / RULE.used + timing.start) / 60)
-
-        more = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0))
-        on = minutes(more, plan.epochs)
-        # In so many minutes pairs may be longer, and then they begin anew.
-        return on if renewed_plan(plan, timing, 60 * on, asked) == plan else minutes(needed, asked)
+        more, epochs = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0)), plan.epochs
+        if 2 * epochs <= asked:  # too short to settle it: in so many minutes longer ones begin anew
+            more, epochs = max(needed, RULE.pairs), asked
+        return math.ceil((2 * more * epochs * timing.epoch / RULE.used + timing.start) / 60)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""

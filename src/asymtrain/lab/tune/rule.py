@@ -9,7 +9,7 @@ from asymtrain.intervals import deviation
 from asymtrain.lab.statistics import Verdict, decide, sequential_interval, values_to_decide
 from asymtrain.lab.statistics.sequential import LEAST
 
-Because = Literal["gain", "no gain", "wide", "few pairs", "no spread", "not learnt", "short", "time", "failed"]
+Because = Literal["gain", "no gain", "wide", "few pairs", "no spread", "not learnt", "short", "failed"]
 SETTLED: tuple[Verdict, ...] = ("helps", "hurts", "no meaningful difference")
 
 
@@ -49,8 +49,9 @@ class Ruling:
 def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int) -> Ruling:
     """What pairs say: differences to the baseline in points, of runs of so many epochs; `asked` are those of the user.
 
-    `not_learnt` counts pairs of which both are at chance or diverged. One can look after every pair (`statistics.sequential`). What
-    settles nothing still says `likely helps` where the mean is above 0: docs/tune.md has the score of that advice.
+    `not_learnt` counts pairs of which both are at chance or diverged. One can look after every pair
+    (`statistics.sequential`). What settles nothing still says `likely helps` where the mean is above 0: docs/tune.md
+    has the score of that advice.
     """
     n = len(differences)
     if not n:
@@ -130,19 +131,13 @@ def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
     return Plan(length, math.floor(room / length))
 
 
-def renewed_plan(plan: Plan, timing: Timing, seconds: float, epochs: int) -> Plan:
-    """The plan for other minutes: the same, so that all pairs count, unless pairs could be at least twice as long."""
-    longer = make_plan(timing, seconds, epochs)
-    return longer if longer.epochs >= 2 * plan.epochs else plan
-
-
-def race_epochs(alternatives: int, plan: Plan, *, confirmed: bool) -> int:
-    """Epochs of all runs of a race, and of the first pairs on fresh seeds where its winner is to be confirmed."""
+def race_epochs(alternatives: int, plan: Plan) -> int:
+    """Epochs of all runs of a race, and of the first pairs on fresh seeds that confirm its winner."""
     counts, left = [], alternatives
     for _ in range(RULE.rungs):
         counts.append(left + 1)
         left = kept_of(left)
-    return sum(counts) * plan.short + (3 * RULE.pairs * plan.epochs if confirmed else 0)
+    return sum(counts) * plan.short + 3 * RULE.pairs * plan.epochs
 
 
 def kept_of(count: int) -> int:

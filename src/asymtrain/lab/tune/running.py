@@ -5,7 +5,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.answer import Tuned, plan_words
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.race import Race, replay, timing_specs
-from asymtrain.lab.tune.rule import RULE, Plan, Timing, make_plan, race_epochs, renewed_plan
+from asymtrain.lab.tune.rule import RULE, Plan, Timing, make_plan, race_epochs
 from asymtrain.lab.tune.snippet import AttachCall, attach_code, check_removal
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def run_tune(
         except KeyboardInterrupt:
             interrupted = True
         race = replace(work.race, failure=_failure(store, work.race.missing, work.note))
-        late = bool(race.missing) and not interrupted and not race.failure and question.minutes is not None
-        result = describe(replace(race, out_of_time=late), work.timing, work.runs, dataset, check=not interrupted)
+        result = describe(race, work.timing, work.runs, dataset, check=not interrupted)
         return replace(result, interrupted=interrupted)
 
 
@@ -157,7 +156,7 @@ class _Work:
         limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
         self.deadline = self.begun + (1 - ENDING) * limit
         self.largest = self.dataset.train.largest_class, self.dataset.test.largest_class
-        self.racing = True
+        self.rungs = RULE.rungs
 
     @property
     def left(self) -> float:
@@ -165,25 +164,26 @@ class _Work:
 
     @property
     def race(self) -> Race:
-        return replay(self.question, self.plan, self.runs, self.largest, racing=self.racing, batch=self.batch)
+        return replay(self.question, self.plan, self.runs, self.largest, rungs=self.rungs, batch=self.batch)
 
     def go_on(self, out: Path | None) -> None:
         """Until nothing is missing, or time is over, or what is missing does not come."""
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
-            timed = timing_specs(self.question, RULE.pairs)
-            self.runs |= _stored(self.where["store"], [spec for both in timed for spec in both])
+            timed = [spec for pair in timing_specs(self.question) for spec in pair]
+            self.runs |= _stored(self.where["store"], timed)
         planned = self.plan is not None
         if self.plan is None and self.question.minutes is None:
             self.plan = Plan(self.question.base.epochs)
         asked, begun, race = set[str](), "", self.race
         while wanted := [spec for spec in race.missing if spec.id not in asked]:
-            if race.stage == "race" and self.racing and not race.rungs[0][0].n and not self._holds_race():
-                self.racing = False
+            if race.stage == "race" and not self._holds_rung(race):
+                self.rungs = len(race.rungs) - 1
                 race = self.race
                 continue
             self.runs |= _stored(self.where["store"], wanted)
-            wanted = self._fitting(wanted, race)
+            if not (wanted := self._fitting(wanted, race)):
+                return
             asked.update(spec.id for spec in wanted)
             if any(spec.id not in self.runs for spec in wanted):
                 if self.left <= 0:
@@ -192,6 +192,7 @@ class _Work:
                     self.on_stage(stage_words(race))
                 begun = race.stage
                 watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
+                self.runs |= _stored(self.where["store"], wanted)  # a stack may have ended with more than decided it
                 self.timing = watch.timing(len(wanted)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
@@ -204,27 +205,38 @@ class _Work:
                 write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
             planned, race = True, self.race
 
-    def _holds_race(self) -> bool:
-        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?
+    def _holds_rung(self, race: Race) -> bool:
+        """Does the time hold the next rung of the race?
 
-        The stacks of each rung have another size, for which a GPU compiles them anew.
+        A race whose winner is to decide what the default did not begins where all of it fits, and its confirmation.
         """
-        if self.timing is None or self.plan is None or self.left == math.inf:
+        if self.timing is None or self.plan is None:
             return True
-        others, is_open = len(self.question.candidates) - 1, self.race.is_open
-        epochs = race_epochs(others, self.plan, confirmed=is_open)
-        return epochs * self.timing.epoch + RULE.rungs * self.timing.start < self.left
+        if race.is_open and len(race.rungs) == 1:
+            epochs = race_epochs(len(self.question.candidates) - 1, self.plan)
+            return epochs * self.timing.epoch + RULE.rungs * self.timing.start <= self.left
+        return self._seconds(race.missing, self.plan.short) <= self.left
 
     def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
-        """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all."""
+        """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all.
+
+        Where none fits, an open question begins with as many epochs as do: another call goes on with them.
+        """
+        if race.stage not in ("pairs", "fresh", "more"):
+            return specs
         seeds = list(dict.fromkeys(spec.seed for spec in specs))
-        if self.timing is None or race.stage not in ("pairs", "fresh", "more"):
-            return specs
-        each = self.timing.epoch * sum(spec.epochs for spec in specs) / len(seeds)
-        if len(seeds) * each <= self.left:
-            return specs
-        count = max(1, int((self.left - self.timing.start) / each))  # compiled anew, as they are fewer
-        return [spec for spec in specs if spec.seed in seeds[:count]]
+        for count in range(len(seeds), 0, -1):
+            part = [spec for spec in specs if spec.seed in seeds[:count]]
+            if self._seconds(part, part[0].epochs) <= self.left:
+                return part
+        return specs if race.is_open and self._seconds(specs, 1) <= self.left else []
+
+    def _seconds(self, specs: Sequence[RunSpec], epochs: int) -> float:
+        """What so many epochs of runs will take. A stack of another size than that of the pairs is compiled anew."""
+        if self.timing is None:
+            return 0.0
+        start = 0.0 if len(specs) == 2 * self.batch else self.timing.start
+        return start + self.timing.epoch * epochs * len(specs)
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
@@ -320,10 +332,10 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         words = differing[0].replace("_", " ")
         raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
     if plan is not None and question.minutes != minutes:
+        longer = Plan(question.base.epochs)
         if question.minutes is not None and timing is not None:
-            plan = renewed_plan(plan, timing, 60 * question.minutes, question.base.epochs)
-        elif question.base.epochs >= 2 * plan.epochs:
-            plan = Plan(question.base.epochs)
+            longer = make_plan(timing, 60 * question.minutes, longer.epochs)
+        plan = longer if longer.epochs >= 2 * plan.epochs else plan
     return timing, plan
 
 
