@@ -3,7 +3,7 @@
     python benchmarks/tune_gpu.py                 # all, one after another
     python benchmarks/tune_gpu.py --only cnn      # one of them
     python benchmarks/tune_gpu.py --list          # the commands, and nothing else
-    python benchmarks/tune_gpu.py --only cnn -- --set per_class=20 --minutes 1    # a trial where there is no GPU
+    python benchmarks/tune_gpu.py --only cnn -- --data shapes --minutes 2    # a trial where there is no GPU
 
 Each model leaves three files in --out: its log, which ends with the seconds that it took, tune.json and the page.
 Runs and checkpoints stay in --work, where the same command goes on. The first four models have rows of full length in

@@ -18,7 +18,8 @@ CLEAR = [2.0, 2.3, 1.8, 2.1, 2.2]
         pytest.param(CLEAR, 0, 14, "likely helps", "short", id="less than half"),
         pytest.param([-d for d in CLEAR], 0, 14, "likely hurts", "short", id="a loss after less than half"),
         pytest.param([0.1, -0.1, 0.0, 0.1, -0.1], 0, 30, "no meaningful difference", "no gain", id="nothing"),
-        pytest.param([0.0] * 4, 0, 30, "no meaningful difference", "no gain", id="equal"),
+        pytest.param([0.0] * 8, 0, 30, "no meaningful difference", "no gain", id="equal"),
+        pytest.param([0.0] * 7, 0, 30, "inconclusive", "no spread", id="equal so far"),
         pytest.param([2.0] * 4, 0, 30, "likely helps", "no spread", id="no spread"),
         pytest.param([3.0, -1.0, 1.5, 0.5], 0, 30, "likely helps", "wide", id="wide"),
         pytest.param([-3.0, 1.0, -1.5, 0.5], 0, 30, "inconclusive", "wide", id="wide and below"),
@@ -45,6 +46,7 @@ def test_how_many_pairs_would_decide():
     assert judge(again, 0, 30, 30).verdict == "helps"
     assert pairs_needed([1.0, 1.0]) is None
     assert pairs_needed([1.0]) is None
+    assert pairs_needed([0.0, 0.0]) == RULE.most_pairs
 
 
 @pytest.mark.parametrize(

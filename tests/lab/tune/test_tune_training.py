@@ -55,7 +55,7 @@ def test_branches_that_help_are_advised(cut, tmp_path):
 
 
 def test_a_call_with_minutes_times_plans_and_uses_its_time(tmp_path):
-    """Branches without weight are the baseline, bit for bit: equal accuracies are an answer after three pairs."""
+    """Branches without weight are the baseline, bit for bit: equal accuracies are an answer after eight pairs."""
     learns = replace(TINY, learning_rate=0.02, epochs=6)
     asked, stages = Question(learns, (NOTHING,), minutes=10.0), []
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_stage=stages.append)

@@ -21,7 +21,7 @@ class Rule:
     used: float = 0.9  # of the time left after the timing, that the pairs are planned to take
     pairs: int = 4  # are to fit; from three on there is an interval
     least_part: float = 0.1  # of the epochs asked about; before pairs get shorter than this, there are fewer of them
-    most_pairs: int = 8  # of an open question before the alternatives race
+    most_pairs: int = 8  # of an open question before the alternatives race; so many must be equal to settle it
     short: int = 3  # a pair of the race has this part of the epochs
     rungs: int = 3  # of the race; each adds a seed, and keeps the better half
     rates: tuple[float, ...] = (1.0, 1 / 3, 0.1)  # of the learning rate, where the baseline does not learn with it
@@ -70,6 +70,8 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int
         return Ruling(likely, "wide", f"{n} pairs have no finite interval")
     if ends is None and points:
         return Ruling(likely, "no spread", "every pair had the same difference, without a spread to judge it by")
+    if ends is None and n < RULE.most_pairs:
+        return Ruling("inconclusive", "no spread", "every pair had the same accuracy with branches and without so far")
     verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin).verdict
     if verdict in ("helps", "hurts") and epochs < RULE.least_share * asked:
         short: Verdict = "likely helps" if verdict == "helps" else "likely hurts"
@@ -87,8 +89,9 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int
 
 def pairs_needed(differences: Sequence[float]) -> int | None:
     """How many pairs would decide in all, if later ones vary as these; None where it cannot be told."""
-    spread = deviation(differences)
-    if not spread:
+    if len(differences) > 1 and not any(differences):
+        return RULE.most_pairs
+    if not (spread := deviation(differences)):
         return None
     return values_to_decide(math.fsum(differences) / len(differences), spread, RULE.margin)
 
