@@ -68,7 +68,7 @@ class ModelOptions(RunOptions):
     ) -> "tuple[RunSpec, list[str]]":
         """The Asymmetric spec, and lines that tell what was not given, such as `others`.
 
-        All training images, where a scale would take a few.
+        All training images, where a scale would take a few and hold some out.
         """
         from asymtrain.lab.candidates import Candidate
         from asymtrain.lab.tune import EPOCHS
@@ -77,7 +77,7 @@ class ModelOptions(RunOptions):
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
-        spec = dataclasses.replace(spec, per_class=None)
+        spec = dataclasses.replace(spec, per_class=None, validation="none")
         given = {*Candidate().fields(), *fields}
         (spec,), opening = self.complete([spec], given, data_root, scale=None, **others)
         return spec, opening

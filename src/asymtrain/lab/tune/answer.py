@@ -214,7 +214,8 @@ def _race_words(race: Race) -> str:
     words = f"Of {others}, {race.winner.label} was best in short pairs"
     if race.ahead is None or not race.ahead.n:
         over = f"{race.rungs[-1][0].points:+.1f} points over the default"
-        return f"{words} ({over}), not confirmed: take it if you must choose without more minutes."
+        take = ": take it if you must choose without more minutes"
+        return f"{words} ({over}), not confirmed{take if race.ruling.verdict in ('helps', 'likely helps') else ''}."
     ends = f"{_interval_words(race.ahead)}{counted(race.ahead.n, 'fresh seed')}"
     return f"{words}; against the default {race.ahead.points:+.1f} points ({ends})."
 
@@ -332,11 +333,10 @@ def removal_table(removal: Removal) -> Table:
 def tune_figures(result: Tuned) -> list[Figure]:
     """What answers the question comes first."""
     figures = [_curves(result)] if result.pairs.n else []
-    rungs = [pairs for rung in result.race.rungs[-1:] for pairs in rung if pairs.n]
-    if not rungs:
+    rungs, bars = result.race.rungs, []
+    if len(rungs) < 2 or not rungs[-1][0].n:  # of a single rung the folded table says enough
         return figures
-    bars = []
-    for pairs in rungs:
+    for pairs in rungs[-1]:
         low, high = pairs.interval or (None, None)
         bars.append(Bar(pairs.candidate.label, pairs.points, low, high, pairs.differences))
     panel = Bars("", "over the default (points)", "asymmetric", tuple(bars), written=POINTS)

@@ -83,8 +83,10 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int
     if verdict == "no meaningful difference":
         return Ruling(verdict, "no gain", f"the whole interval lies within {RULE.margin:g} point of 0")
     if ends[1] < RULE.margin:
-        return Ruling("likely hurts", "no gain", f"the interval holds 0 and excludes a gain of {RULE.margin:g} point")
-    return Ruling(likely, "wide", "the interval holds 0")
+        return Ruling(
+            "likely hurts", "no gain", f"the interval contains 0 and excludes a gain of {RULE.margin:g} point"
+        )
+    return Ruling(likely, "wide", "the interval contains 0")
 
 
 def pairs_needed(differences: Sequence[float]) -> int | None:

@@ -99,7 +99,7 @@ def run_tune(
         work = _Work(question, dataset, batch, begun, progress, on_stage, on_run, where)
         interrupted = False
         try:
-            with executors.Workers() as workers:
+            with suppress(_TimeIsOver), executors.Workers() as workers:
                 work.where |= {**options, "workers": workers}
                 work.go_on(out)
         except KeyboardInterrupt:
@@ -135,6 +135,10 @@ def _alone_in(out: Path | None) -> Iterator[None]:
         os.close(folder)
 
 
+class _TimeIsOver(BaseException):
+    """Ends a training in the middle of a long epoch; it is no `Exception`, which a stack takes for its own failure."""
+
+
 @dataclass
 class _Work:
     """The runs of a question, trained until it is answered or its time is over."""
@@ -153,8 +157,8 @@ class _Work:
     note: str = ""  # the last
 
     def __post_init__(self) -> None:
-        limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
-        self.deadline = self.begun + (1 - ENDING) * limit
+        self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
+        self.deadline = self.begun + (1 - ENDING) * self.limit
         self.largest = self.dataset.train.largest_class, self.dataset.test.largest_class
         self.rungs = RULE.rungs
 
@@ -245,6 +249,8 @@ class _Work:
         watch = Stopwatch()
 
         def update(state: "Progress") -> None:
+            if self.left < -ENDING * self.limit:  # the training itself would go on to the end of its epoch
+                raise _TimeIsOver
             self.note = state.note or self.note
             watch.update(state.epochs_here)
             self.progress(state if self.left == math.inf else replace(state, seconds_left=max(0.0, self.left)))
