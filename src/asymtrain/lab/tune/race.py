@@ -138,16 +138,16 @@ def replay(
         there = [both for both in specs if all(spec.id in runs for spec in both)]
         return compare_pairs(there, runs, candidate, epochs, largest)
 
-    asked, rate = question, None
+    original, rate = question, None
 
-    def left(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+    def not_run(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
         return tuple(spec for spec in dict.fromkeys(specs) if spec.id not in runs)
 
     short = timing_specs(question)
     timed = compare(short, question.default, short[0][0].epochs)
     timed = replace(timed, not_learnt=0)  # so few epochs are no verdict on the model
     if plan is None:
-        return Race(question, plan, "timing", left(spec for pair in short[:batch] for spec in pair), timed)
+        return Race(question, plan, "timing", not_run(spec for pair in short[:batch] for spec in pair), timed)
 
     def finished(specs_of: Callable[[int], list[RunSpec]]) -> list[list[RunSpec]]:
         """What is compared, seed by seed, as far as all its runs are there; of a batch any may come first."""
@@ -159,7 +159,7 @@ def replay(
 
     def next_batch(n: int, specs_of: Callable[[int], list[RunSpec]]) -> tuple[RunSpec, ...]:
         """Those that were begun come first."""
-        return left(spec for i in range(n + batch) for spec in specs_of(i))
+        return not_run(spec for i in range(n + batch) for spec in specs_of(i))
 
     def pair(i: int) -> list[RunSpec]:
         return [question.spec(one, plan.epochs, PAIR_SEED + i) for one in (None, question.default)]
@@ -171,7 +171,7 @@ def replay(
         # A rate that failed in the pairs themselves is not tried again.
         tried = {share * question.base.learning_rate: share for share in RULE.rates[1 if first.n else 0 :]}
         specs = {rate: question.race_spec(None, plan.short, RACE_SEED, learning_rate=rate) for rate in tried}
-        if missing := left(specs.values()):
+        if missing := not_run(specs.values()):
             return Race(question, plan, "rates", missing, first if first.n else timed)
         rates = {rate: accuracy_of(runs[spec.id], largest[0]) for rate, spec in specs.items()}
         limit = chance_limit(runs[next(iter(specs.values())).id].classes or math.inf, largest[0])
@@ -180,30 +180,30 @@ def replay(
             question, rate = question.with_rate(best), best
             first = compare(finished(pair), question.default, plan.epochs)
 
-    def made(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
-        return Race(asked, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
+    def at_stage(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
+        return Race(original, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
 
     ruling = judge(first.differences, first.not_learnt, plan.epochs, question.base.epochs)
-    done = is_decided(first)
+    is_done = is_decided(first)
     if ruling.because == "not learnt" and first.n >= min(batch, RULE.pairs):
-        return made("end", ())
-    if not done and first.n < RULE.most_pairs:
-        return made("pairs", next_batch(first.n, pair))
+        return at_stage("end", ())
+    if not is_done and first.n < RULE.most_pairs:
+        return at_stage("pairs", next_batch(first.n, pair))
     raced: list[tuple[Pairs, ...]] = []
-    living, winner = question.candidates[1:], None
-    for rung in range(rungs if living else 0):
+    alternatives, winner = question.candidates[1:], None
+    for rung in range(rungs if alternatives else 0):
         seeds = range(RACE_SEED, RACE_SEED + rung + 1)
         of = {
             one: [[question.race_spec(side, plan.short, seed) for side in (question.default, one)] for seed in seeds]
-            for one in living
+            for one in alternatives
         }
         compared = [compare(specs, one, plan.short) for one, specs in of.items()]
         compared.sort(key=lambda pairs: (-round(pairs.points, 9), pairs.candidate.cost))
         raced.append(tuple(compared))
-        if missing := left(spec for specs in of.values() for both in specs for spec in both):
-            return made("race", missing, rungs=tuple(raced))
-        living = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
-        winner = living[0] if compared[0].points > 0 else None
+        if missing := not_run(spec for specs in of.values() for both in specs for spec in both):
+            return at_stage("race", missing, rungs=tuple(raced))
+        alternatives = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
+        winner = alternatives[0] if compared[0].points > 0 else None
     found: dict[str, Any] = {"rungs": tuple(raced), "winner": winner}
     if winner is not None:
 
@@ -216,10 +216,10 @@ def replay(
         found |= {"second": second, "ahead": ahead}
         settled = is_decided(second) and is_decided(ahead)
         if not settled and ahead.n < RULE.most_pairs:
-            return made("fresh", next_batch(ahead.n, trio), **found)
-    if not done and plan.pairs is not None:
-        return made("more", next_batch(first.n, pair), **found)
-    return made("end", (), **found)
+            return at_stage("fresh", next_batch(ahead.n, trio), **found)
+    if not is_done and plan.pairs is not None:
+        return at_stage("more", next_batch(first.n, pair), **found)
+    return at_stage("end", (), **found)
 
 
 def is_decided(pairs: Pairs) -> bool:

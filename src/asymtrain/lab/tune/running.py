@@ -36,24 +36,24 @@ class Stopwatch:
     """Sees when epochs are trained, and so what one takes; `clock` gives seconds."""
 
     clock: Callable[[], float] = time.monotonic
-    seen: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
+    reports: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
 
     def __post_init__(self) -> None:
         self.start = self.clock()
 
     def update(self, epochs: int) -> None:
-        if epochs > (self.seen[-1][1] if self.seen else 0):
-            self.seen.append((self.clock(), epochs))
+        if epochs > (self.reports[-1][1] if self.reports else 0):
+            self.reports.append((self.clock(), epochs))
 
     def timing(self, runs: int) -> Timing | None:
         """From the end of the first epoch of all these runs to the last report; None without any report.
 
         What came before that epoch is the start.
         """
-        if not self.seen:
+        if not self.reports:
             return None
-        last, after = self.seen[-1]
-        first, before = next((report for report in self.seen if report[1] >= runs), (last, after))
+        last, after = self.reports[-1]
+        first, before = next((report for report in self.reports if report[1] >= runs), (last, after))
         if after == before:
             return Timing((last - self.start) / after, 0.0)  # the start is in it
         epoch = (last - first) / (after - before)
@@ -163,7 +163,7 @@ class _Work:
         self.rungs = RULE.rungs
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
     @property
@@ -175,39 +175,44 @@ class _Work:
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
             timed = [spec for pair in timing_specs(self.question) for spec in pair]
-            self.runs |= _stored(self.where["store"], timed)
-        planned = self.plan is not None
+            self.runs |= _read_runs(self.where["store"], timed)
         if self.plan is None and self.question.minutes is None:
-            self.plan = Plan(self.question.base.epochs)
-        asked, begun, race = set[str](), "", self.race
-        while wanted := [spec for spec in race.missing if spec.id not in asked]:
+            self._follow(Plan(self.question.base.epochs), out)
+        tried_ids, stage = set[str](), ""
+        while True:
+            race = self.race
+            if stored := _read_runs(self.where["store"], race.missing):
+                self.runs |= stored
+                continue
             if race.stage == "race" and not self._holds_rung(race):
                 self.rungs = len(race.rungs) - 1
-                race = self.race
                 continue
-            self.runs |= _stored(self.where["store"], wanted)
-            if not (wanted := self._fitting(wanted, race)):
-                return
-            asked.update(spec.id for spec in wanted)
-            if any(spec.id not in self.runs for spec in wanted):
-                if self.left <= 0:
+            specs = self._fitting([spec for spec in race.missing if spec.id not in tried_ids], race)
+            if specs:
+                if self.seconds_left <= 0:
                     return
-                if race.stage != begun:
+                if race.stage != stage:
                     self.on_stage(stage_words(race))
-                begun = race.stage
-                watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
-                self.runs |= _stored(self.where["store"], wanted)  # a stack may have ended with more than decided it
-                self.timing = watch.timing(len(wanted)) if self.plan is None else self.timing
+                stage = race.stage
+                tried_ids.update(spec.id for spec in specs)
+                watch = self.train(specs, race)
+                self.runs |= _read_runs(self.where["store"], specs)  # a stack may have ended with more than decided it
+                self.timing = watch.timing(len(specs)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
                     return
-                self.plan = make_plan(self.timing, self.left, self.question.base.epochs)
-                self.on_stage(plan_words(self.question, self.plan, self.timing))
-                begun = ""
-            if out is not None and not planned:
-                write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
-            planned, race = True, self.race
+                plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
+                self._follow(plan, out)
+                self.on_stage(plan_words(self.question, plan, self.timing))
+            elif not specs:
+                return
+
+    def _follow(self, plan: Plan, out: Path | None) -> None:
+        """Keep a plan, also for the next call."""
+        self.plan = plan
+        if out is not None:
+            write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
 
     def _holds_rung(self, race: Race) -> bool:
         """Does the time hold the next rung of the race?
@@ -218,8 +223,8 @@ class _Work:
             return True
         if race.is_open and len(race.rungs) == 1:
             epochs = race_epochs(len(self.question.candidates) - 1, self.plan)
-            return epochs * self.timing.epoch + RULE.rungs * self.timing.start <= self.left
-        return self._seconds(race.missing, self.plan.short) <= self.left
+            return epochs * self.timing.epoch + RULE.rungs * self.timing.start <= self.seconds_left
+        return self._seconds(race.missing, self.plan.short) <= self.seconds_left
 
     def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
         """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all.
@@ -231,9 +236,9 @@ class _Work:
         seeds = list(dict.fromkeys(spec.seed for spec in specs))
         for count in range(len(seeds), 0, -1):
             part = [spec for spec in specs if spec.seed in seeds[:count]]
-            if self._seconds(part, part[0].epochs) <= self.left:
+            if self._seconds(part, part[0].epochs) <= self.seconds_left:
                 return part
-        return specs if race.is_open and self._seconds(specs, 1) <= self.left else []
+        return specs if race.is_open and self._seconds(specs, 1) <= self.seconds_left else []
 
     def _seconds(self, specs: Sequence[RunSpec], epochs: int) -> float:
         """What so many epochs of runs will take. A stack of another size than that of the pairs is compiled anew."""
@@ -249,13 +254,15 @@ class _Work:
         watch = Stopwatch()
 
         def update(state: "Progress") -> None:
-            if self.left < -ENDING * self.limit:  # the training itself would go on to the end of its epoch
+            if self.seconds_left < -ENDING * self.limit:  # the training itself would go on to the end of its epoch
                 raise _TimeIsOver
             self.note = state.note or self.note
             watch.update(state.epochs_here)
-            self.progress(state if self.left == math.inf else replace(state, seconds_left=max(0.0, self.left)))
+            self.progress(
+                state if self.seconds_left == math.inf else replace(state, seconds_left=max(0.0, self.seconds_left))
+            )
 
-        minutes = None if self.left == math.inf else self.left / 60
+        minutes = None if self.seconds_left == math.inf else self.seconds_left / 60
         with closing(executors.execute(specs, minutes=minutes, progress=update, **self.where)) as trained:  # type: ignore[type-var]
             for done, run in enumerate(trained, 1):
                 self.runs[run.spec.id] = run
@@ -319,15 +326,15 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
     """
     try:
         document = json.loads((out / JSON).read_bytes())
-        asked, measured, planned = document["question"], document["measured"], document["plan"]
+        question_fields, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
         plan = Plan.from_dict(planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
-        here, there = ours["base"], asked["base"]
+        here, there = ours["base"], question_fields["base"]
         # In the order of a spec: what was typed comes before what follows from it.
         differing = [name for name in RunSpec.__dataclass_fields__ if here.get(name) != there.get(name)]
-        differing += [name for name in ours if name != "minutes" and ours[name] != asked.get(name)]
-        minutes = asked["minutes"]
+        differing += [name for name in ours if name != "minutes" and ours[name] != question_fields.get(name)]
+        minutes = question_fields["minutes"]
     except FileNotFoundError:
         return None, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -403,7 +410,7 @@ def _timing_of(runs: Iterable[Run]) -> Timing | None:
     return Timing(sum(run.seconds for run in timed) / epochs, 0.0) if epochs else None
 
 
-def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
+def _read_runs(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
     runs = [] if store is None else stored_runs(store, [spec.id for spec in specs])
     return {run.spec.id: run for run in runs}
 
