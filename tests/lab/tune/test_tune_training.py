@@ -67,7 +67,7 @@ def test_a_call_with_minutes_times_plans_and_uses_its_time(tmp_path):
     with Store(tmp_path / "runs.sqlite", read_only=True) as store:
         seeds = {run.spec.seed for run in store.runs()}
     assert seeds <= {RACE_SEED, *range(PAIR_SEED, PAIR_SEED + 8)}
-    assert Plan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
+    assert Plan(**json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
 
 
 def test_while_the_answer_is_open_the_time_is_used(tmp_path, monkeypatch):

@@ -140,7 +140,7 @@ class Tuned:
             "question": race.question.to_dict(),
             "rule": asdict(RULE),
             "measured": None if self.timing is None else asdict(self.timing),
-            "plan": None if race.plan is None else race.plan.to_dict(),
+            "plan": None if race.plan is None else asdict(race.plan),
             "verdict": ruling.verdict,
             "because": ruling.because,
             "reason": ruling.reason,

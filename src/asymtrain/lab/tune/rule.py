@@ -1,9 +1,9 @@
 """What pairs say, and what fits into the time: every threshold is in `RULE`. Numbers in, a verdict or a plan out."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from asymtrain.intervals import deviation
 from asymtrain.lab.statistics import Verdict, decide, sequential_interval, values_to_decide
@@ -113,13 +113,6 @@ class Plan:
 
     epochs: int
     pairs: int | None = None  # None where there is no limit
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
-        return cls(**values)
 
     @property
     def short(self) -> int:

@@ -328,7 +328,7 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         document = json.loads((out / JSON).read_bytes())
         question_fields, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
-        plan = Plan.from_dict(planned) if planned else None
+        plan = Plan(**planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
         here, there = ours["base"], question_fields["base"]
         # In the order of a spec: what was typed comes before what follows from it.
