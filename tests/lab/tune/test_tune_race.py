@@ -119,6 +119,33 @@ def test_where_no_rate_learns_it_ends():
     assert not race.is_open
 
 
+def test_where_only_branches_make_it_learn_they_help():
+    asked = replace(question(GOOD), rate_given=False)
+    runs, seen = {}, []
+    while (race := replay(asked, PLAN, runs)).missing:
+        seen += [race.stage] if race.stage not in seen[-1:] else []
+        for spec in race.missing:
+            runs[spec.id] = replace(invented(spec, {GOOD: 0.1}), outcome="finished" if spec.redundancy else "diverged")
+    assert seen == ["pairs", "rates", "pairs"]  # first no lower rate made it learn without them
+    assert (race.ruling.verdict, race.rate) == ("helps", None)
+
+
+def test_pairs_and_fresh_pairs_never_share_a_seed():
+    assert RACE_SEED + RULE.rungs <= FRESH_SEED
+    assert FRESH_SEED + RULE.most_pairs + RULE.pairs <= PAIR_SEED  # pairs have no end
+
+
+def test_the_race_has_as_many_rungs_as_the_time_holds():
+    asked, gains = question(FAIR, GOOD, BAD), {FAIR: 0.05, GOOD: 0.15, BAD: -0.2}
+    seen, race = stages(asked, PLAN, gains, rungs=1)
+    assert seen == ["pairs", "race", "fresh"]
+    assert len(race.rungs) == 1
+    assert race.winner == GOOD
+    seen, race = stages(asked, PLAN, gains, rungs=0)
+    assert seen == ["pairs"]
+    assert not race.rungs
+
+
 def test_a_run_that_diverged_counts_as_chance():
     asked = question(GOOD)
     runs = all_runs(asked, PLAN, {GOOD: 0.1})

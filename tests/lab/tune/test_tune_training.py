@@ -11,13 +11,14 @@ import pytest
 from tune_examples import GOOD, NOTHING, Cut, points, prepare
 
 from asymtrain import UsageError
+from asymtrain.lab.api.tune import make_question
 from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.data.own import load_arrays
 from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import Inputs, kept_function
 from asymtrain.lab.store import Store
-from asymtrain.lab.tune import Plan, Question, Timing, default_of, run_tune, without_equals, write_tuned
+from asymtrain.lab.tune import Plan, Question, Timing, run_tune, without_equals, write_tuned
 from asymtrain.lab.tune.question import PAIR_SEED, RACE_SEED
 from asymtrain.lab.tune.running import Stopwatch, _alone_in, read_plan
 
@@ -127,6 +128,9 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
 
 
 def test_the_default_is_weaker_on_convolutions():
+    def default_of(base):
+        return make_question(base, None, 1.0, {}, None, "cpu")[0].default
+
     assert default_of(TINY) == RECOMMENDED
     assert default_of(RunSpec(arch="vit", dataset_options={"image_size": 32})) == RECOMMENDED
     assert default_of(RunSpec(arch="cnn", dataset_options={"image_size": 32})) == RECOMMENDED_ON_CONVOLUTIONS

@@ -150,17 +150,17 @@ def make_question(
     device: str | None,
 ) -> tuple[Question, list[str]]:
     """The question about a training, and lines that tell what was chosen for it."""
-    from asymtrain.lab.candidates import RECOMMENDED
     from asymtrain.lab.devices import fast_precision
-    from asymtrain.lab.tune import Question, as_candidates, default_of, without_equals
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import recommended_branches
+    from asymtrain.lab.tune import Question, as_candidates, without_equals
 
     lines = []
     if "precision" not in given and (fast := fast_precision(device)) is not None and fast != base.precision:
         base = replace(base, precision=fast)
         lines.append(f"Precision {fast}, which this GPU has: give fp32 for float32.")
-    question = Question(base, as_candidates(candidates, RECOMMENDED), minutes, "learning_rate" in given)
-    if candidates is None:
-        question = replace(question, candidates=as_candidates(None, default_of(base, data_root)))
+    default, _ = recommended_branches(base, load_for(base, data_root))
+    question = Question(base, as_candidates(candidates, default), minutes, "learning_rate" in given)
     return without_equals(question, data_root), lines
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
+from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import failure_reasons, stored_runs
@@ -270,20 +270,6 @@ class _Work:
                 if race.stage in ("pairs", "fresh", "more") and self.race.stage != race.stage:
                     break
         return watch
-
-
-def default_of(base: RunSpec, data_root: Path | None = None) -> Candidate:
-    """The recommended configuration for a model: a weaker one where branches read convolutions."""
-    from torch.nn import Conv1d, Conv2d, Conv3d
-
-    from asymtrain.lab.engine import load_for
-    from asymtrain.lab.engine.setup import build_module, build_network
-
-    dataset = load_for(base, data_root)
-    points, module = build_network(base, dataset).points, build_module(base, dataset)
-    layers = [part for point in points for part in module.get_submodule(point).modules()]
-    wide = any(max(part.kernel_size) > 1 for part in layers if isinstance(part, Conv1d | Conv2d | Conv3d))
-    return RECOMMENDED_ON_CONVOLUTIONS if wide else RECOMMENDED
 
 
 def without_equals(question: Question, data_root: Path | None = None) -> Question:
