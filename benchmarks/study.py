@@ -268,15 +268,12 @@ def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Cloc
     from asymtrain.errors import UsageError
     from asymtrain.lab.data import load
     from asymtrain.lab.runs import RunSpec
+    from common import network_fields
 
     fields: dict[str, Any] = {
-        "dataset": "cifar100", "arch": chosen.arch, "epochs": chosen.epochs, "precision": precision,
-        "augmentation": "flip_shift",
+        "dataset": "cifar100", "epochs": chosen.epochs, "precision": precision, "augmentation": "flip_shift",
+        **network_fields(chosen.arch),
     }  # fmt: skip
-    if ":" in chosen.arch:
-        from common import OPTIONS
-
-        fields["arch_options"] = OPTIONS.get(chosen.arch, {})
     with clock.part("not counted"):
         try:
             # Not over the network: one that does not answer is waited for.
