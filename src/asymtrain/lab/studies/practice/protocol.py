@@ -301,7 +301,7 @@ BLOCKS: Mapping[str, Block] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the settings that a task compares: its layer in the tables, and the fields that make it."""
+    """One of the settings that a task compares: its row in the tables, and the fields that make it."""
 
     name: str
     label: str
