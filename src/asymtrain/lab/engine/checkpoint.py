@@ -100,7 +100,7 @@ def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> 
 
 
 def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
-    """A safetensors file whose header has a checksum of all its bytes, taken with zeros in the checksum's layer."""
+    """A safetensors file whose header has a checksum of all its bytes, taken with zeros where that stands."""
     from safetensors.torch import save
 
     content = bytearray(save(tensors, {**metadata, "sha256": _BLANK.decode()}))

@@ -217,10 +217,14 @@ class _Loop:
         return read_logits(output)
 
     def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
-        """By what the auxiliary gradient is multiplied to be as large as the main one, where both reach."""
+        """By what the auxiliary gradient is multiplied to be as large as the main one, where both reach.
+
+        Where one of them is zero or not finite it says nothing, and what held before stays.
+        """
         both = [value for name, value in self.network.named_parameters() if name in self.reached]
         norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
-        return norms[0] / norms[1]
+        found = norms[0] / norms[1] if norms[1] else math.inf
+        return found if math.isfinite(found) else self.scale
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser, and what the two gradients were where that is asked for."""
