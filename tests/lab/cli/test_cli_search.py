@@ -92,10 +92,10 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
         (("--alphas", ","), "no alpha to try"),
         (("--redundancy", "5", "--paper-values"), "Table 13"),
         (("--data", "shapes", "--paper-values"), "Table 13 covers cifar100"),
-        (("--activation", "some"), "activation must be one of"),
+        (("--activation", "some"), ": --activation must be one of"),
         (("--final-epochs", "0"), "final-epochs must be 1 or more"),
         (("--at", "blocks.*"), "mlp has layers and pooling of its own"),
-        (("--initial-weights", "w.safetensors"), "initial_weights is for models by name"),
+        (("--initial-weights", "w.safetensors"), ": --initial-weights is for models by name"),
         (("--set", "weight_decay=1"), "an option of its own, --weight-decays"),
     ],
 )

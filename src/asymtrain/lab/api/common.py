@@ -300,11 +300,11 @@ def named_spec(
     base = base_spec(arch, data, recipe=recipe, fields=given, arch_options=build_options, data_options=data_options)
     if all_images:
         base = replace(base, per_class=given.get("per_class"))
-    dataset = load_for(base, data_root)
     recommended = recommended and recommends(given, strength)
     known = {"dataset", *given, *(["alpha", "redundancy"] if all_images or recommended else [])}
     (base,), opening = complete([base], recipe, known, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
+        dataset = load_for(base, data_root)
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
         arch = scope.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
         base = replace(base, arch=arch)

@@ -76,13 +76,13 @@ def run(
     else:
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
-        bases, line = chosen.base_specs(**fields), list[str]()
-        named = fields | {name: getattr(chosen, name) for name in chosen.given()}
-        if recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper"):
-            bases, *line = with_recommended(bases, named, chosen.strength, training.data_root)
-        known = {*fields, *(["alpha", "redundancy"] if line else [])}
+        bases, named = chosen.base_specs(**fields), fields | {name: getattr(chosen, name) for name in chosen.given()}
+        recommended = recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper")
+        known = {*fields, *(["alpha", "redundancy"] if recommended else [])}
         bases, defaults = chosen.complete(bases, known, training.data_root, **unnamed)
-        defaults += line
+        if recommended:
+            bases, line = with_recommended(bases, named, chosen.strength, training.data_root)
+            defaults.append(line)
         specs = [spec for base in bases for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)
