@@ -74,7 +74,7 @@ VALUES: dict[str, list[str]] = {
     "store": STORES, "--set": ["signal=noise", "objective=softmax", "alpha=1", "signal", "=", "signal=x", *WORDS],
     "--run": ["all", "a", "0,1", *WORDS], "--format": ["csv", "parquet", *WORDS], "--every": FEW,
     "--learning-rates": NUMBERS, "--weight-decays": NUMBERS, "--alphas": NUMBERS, "--learning-rate": NUMBERS,
-    "--alpha-points": MANY, "--batch": MANY, "--image-size": ["8", *FEW], "--steps": FEW, "--sample": MANY,
+    "--batch": MANY, "--image-size": ["8", *FEW], "--steps": FEW, "--sample": MANY,
     "--images": MANY, "--at": ["1", "0", "0,1", "*", "layers.*", "[", *WORDS], "--gap-at": FEW, "--tolerance": NUMBERS,
     "--threshold": NUMBERS, "--draws": FEW, "--grid": FEW, "--step": NUMBERS, "--norm-step": NUMBERS,
     "--fixed-weight-decay": NUMBERS, "--filter-step": NUMBERS, "names": ["table3", "figure2", "all", "tabel1", *WORDS],

@@ -57,7 +57,7 @@ def test_pairs_are_trained_measured_and_written(tmp_path):
         assert text in page
     again = json.loads(call(*options).stdout)  # from the states that were kept
     assert again == document
-    shown = call(*options[:-1], "--layers", "2", "--raw", "--query", "mean").stdout
+    shown = call(*options[:-1], "--layers", "2", "--query", "mean").stdout
     assert "map entropy (nats)" in shown
     assert "layer 1, Plain" in shown
 

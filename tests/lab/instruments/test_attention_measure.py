@@ -150,17 +150,8 @@ def test_many_states_and_chunks_give_what_each_gives_alone(state, dataset, monke
         np.testing.assert_allclose(alone.maps["rollout"].sum(1), 1, rtol=1e-5)
 
 
-def test_queries_averaged_and_maps_as_they_are(state, dataset):
+def test_queries_averaged(state, dataset):
     usual = measure_attention(state, dataset, SETTINGS)
-    raw = measure_attention(state, dataset, dataclasses.replace(SETTINGS, renormalise=False))
-    scope = "blocks.1.attention:0"
-    # One factor for each map: what goes to the patches.
-    share = raw.of("peak_strength", scope) / usual.of("peak_strength", scope)
-    np.testing.assert_allclose(
-        share, raw.of("coverage_of_mask", scope) / usual.of("coverage_of_mask", scope), rtol=1e-4
-    )
-    assert (share < 1).all()
-    np.testing.assert_allclose(raw.of("gini", scope), usual.of("gini", scope), rtol=1e-4)
     mean = measure_attention(state, dataset, dataclasses.replace(SETTINGS, query="mean"))
     assert (mean.of("entropy") > usual.of("entropy")).mean() > 0.8  # an average is more even than its parts
 

@@ -29,7 +29,6 @@ class AttentionOptions:
     layers: Annotated[str | None, typer.Option(help="Layers, by number from 1 or by name. Default: all.")] = None
     query: Annotated[str, typer.Option(help="class_token, or mean: averaged over all queries.")] = "class_token"
     threshold: Annotated[float, typer.Option(help="A patch is covered above this multiple of the uniform value.")] = 0.5
-    raw: Annotated[bool, typer.Option("--raw", help="Do not renormalise maps over the patches.")] = False
     images: Annotated[int, typer.Option(help=f"Images in the figures of maps, 0 to {MOST_IMAGES}.")] = 4
 
     def __post_init__(self) -> None:
@@ -42,7 +41,7 @@ class AttentionOptions:
 
         values: dict[str, Any] = {"sample": self.sample, "query": self.query, "threshold": self.threshold}
         layers = parse_layers(self.layers, known) if known else ()
-        return AttentionSettings(**values, renormalise=not self.raw, layers=layers)
+        return AttentionSettings(**values, layers=layers)
 
 
 class AttentionInstrument(Instrument[AttentionOptions, Measured]):

@@ -214,7 +214,7 @@ def _spread(
     over the pixels, and the rollout where the layers do not have the same tokens.
     """
     by_query = from_class_token if settings.query == "class_token" else over_queries
-    reduce = partial(by_query, prefix=prefix, renormalise=settings.renormalise)
+    reduce = partial(by_query, prefix=prefix)
     layers = tuple(name for name in attention if not settings.layers or name in settings.layers)
     # The average of the heads first, then each head: (B, 1 + heads, patches).
     maps = {

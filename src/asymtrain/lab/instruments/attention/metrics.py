@@ -1,7 +1,7 @@
 """How an attention map is spread: pure functions of maps (..., T), T patches with weights of 0 or more.
 
-A map is a distribution over patches (it sums to one) unless the caller left out the renormalisation; each value is of
-the map as it is given. The uniform map has 1 / T everywhere, the one-hot map has everything on one patch.
+A map is a distribution over patches (it sums to one). The uniform map has 1 / T everywhere, the one-hot map has
+everything on one patch.
 
 Below them the regions of an image as shares of patches: the object's mask, and what stands out of the image itself.
 """
