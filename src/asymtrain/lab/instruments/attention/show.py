@@ -47,7 +47,6 @@ def attention_page(
     settings, differences = first.settings, _entropy_differences(summaries)
     query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
     covered = f"a patch counts as covered above {settings.threshold:g} times the uniform value"
-    maps = f"{query}, renormalised over the patches; {covered}"
     runs = []
     for result in results:
         spec, epoch = result.state
