@@ -286,8 +286,3 @@ def test_what_is_not_installed_is_named_with_its_extra(name, tmp_path, monkeypat
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError, match=rf'--track {name} needs .*: pip install -e "\.\[{name}\]"'):
         open_tracker(name, tmp_path)
-
-
-def test_an_unknown_tracker(tmp_path):
-    with pytest.raises(UsageError, match="unknown tracker 'tensorbord': did you mean 'tensorboard'"):
-        open_tracker("tensorbord", tmp_path)

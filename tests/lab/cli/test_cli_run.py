@@ -406,8 +406,6 @@ def data(count=40):
     return source.integers(0, 256, (count, 1, 8, 8), dtype=numpy.uint8), numpy.arange(count) % 4
 def chance():
     return numpy.random.rand(40, 5), numpy.arange(40) % 4
-def vectors():
-    return numpy.ones((40, 5)), numpy.arange(40) % 4
 """
 
 
@@ -429,11 +427,8 @@ def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
     ("name", "text"),
     [
         ("npz:data.npz", "numpy.savez"),
-        ("npz:gone.npz", "is not a file"),
         ("own_chance:chance", "other arrays when it was called again"),
         ("own_gone:data", "cannot be imported"),
-        ("own_chance:dat", "did you mean 'data'"),
-        ("own_chance:vectors --data-option image_size=8", "is of images"),
     ],
 )
 def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path, monkeypatch, name, text):
@@ -444,7 +439,6 @@ def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path,
 
 
 NETS = """
-import itertools, torch
 from torch import nn
 
 def net(classes, channels, image_size, width=4):
@@ -452,19 +446,8 @@ def net(classes, channels, image_size, width=4):
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(3)))
     return nn.Sequential(nn.Flatten(), first, blocks, nn.Linear(width, classes))
 
-def broken(classes):
-    raise OSError("the file of my layers is gone")
-
-def drifting(classes):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))
-    nn.init.constant_(model[1].bias, next(NUMBERS))
-    return model
-
-NUMBERS = itertools.count()
-
-def deep(classes):
-    steps = [nn.Conv2d(3, 3, 3, stride=2) for _ in range(5)]
-    return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
+def few(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes - 1))
 """
 
 
@@ -505,13 +488,9 @@ def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, phot
 @pytest.mark.parametrize(
     ("arch", "text"),
     [
-        ("own_nets:broken", "the file of my layers is gone, at own_nets.py:11"),
-        ("own_nets:drifting", "own_nets:drifting is not deterministic"),
-        ("own_nets:deep", "does not take images of 32 x 32"),
+        ("own_nets:few", "own_nets:few gives logits of shape (2, 8) for two inputs"),
         ("own_nets:net --at blocks.*", "no module matches 'blocks.*'"),
         ("own_nets:nett", "did you mean 'net'?"),
-        ("own_net:net", "own_net cannot be imported"),
-        ("__main__:net", "put the function into one"),
         ("timm:resnet18", "pip install timm"),
     ],
 )
@@ -534,9 +513,6 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
               for block in range(3) for part in ("weight", "bias")}  # fmt: skip
     values |= {"1.weight": torch.ones(4, 3072), "1.bias": torch.ones(4), "3.bias": torch.ones(7)}
     weights = ("--initial-weights", "net.safetensors")
-    assert "there are no weights at net.safetensors" in refused(*command, *weights)
-    save_file(values, "net.safetensors")
-    assert "net.safetensors does not fit own_nets:net: it lacks 3.weight" in refused(*command, *weights)
     save_file({**values, "3.weight": torch.ones(7, 5)}, "net.safetensors")
     assert "3.weight has another shape ((7, 5) in the file, (3, 4) in the model)" in refused(*command, *weights)
     save_file({**values, "3.weight": torch.ones(7, 4)}, "net.safetensors")

@@ -24,10 +24,6 @@ def refused(tmp_path):
     return call
 
 
-def test_unknown_executor(refused):
-    assert refused(executor="rae") == "unknown executor 'rae': did you mean 'ray'?"
-
-
 def test_a_function_that_workers_cannot_import(tmp_path):
     specs = [replace(spec, dataset="gone_module:function") for spec in examples("mlp", 1)]
     with pytest.raises(UsageError, match="gone_module cannot be imported"):
@@ -45,10 +41,6 @@ def test_stored_runs_need_no_function(tmp_path):
 
 def test_address_without_ray(refused):
     assert refused(address="head:6379") == "--address needs a Ray cluster: add --executor ray"
-
-
-def test_unknown_device(refused):
-    assert "unknown device 'gpu'" in refused(device="gpu")
 
 
 def test_device_of_a_cluster(refused):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import states, train
-from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers
+from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
@@ -57,7 +57,7 @@ def test_pairs_are_trained_measured_and_written(tmp_path):
         assert text in page
     again = json.loads(call(*options).stdout)  # from the states that were kept
     assert again == document
-    shown = call(*options[:-1], "--layers", "2", "--query", "mean").stdout
+    shown = call(*options[:-1], "--query", "mean").stdout
     assert "map entropy (nats)" in shown
     assert "layer 1, Plain" in shown
 
@@ -141,8 +141,6 @@ def test_the_defaults_are_those_of_the_settings():
         (["--arch", "mlp"], "mlp has no attention"),
         (["--sample", "41"], "larger than the test set of 40: give --sample"),
         (["--sample", "0"], "1 image or more"),
-        (["--layers", "7"], "there are layers 1 to 2"),
-        (["--layers", "blocks.7.attention"], "unknown attention layer"),
         (["--at", "9", "--epochs", "2"], "epochs from 0 to 2"),
         (["--images", "7"], "between 0 and 6"),
         (["--query", "patch"], "'class_token' or 'mean'"),
@@ -160,5 +158,3 @@ def test_what_is_typed_as_values():
     assert parse_epochs(None, 6) == (1, 4, 6)
     assert parse_epochs(None, 1) == (1,)
     assert parse_epochs("5, 0,5", 9) == (0, 5)
-    assert parse_layers("2,1,b", ["a", "b", "c"]) == ("b", "a")
-    assert parse_layers(None, ["a"]) == ()

@@ -98,10 +98,8 @@ def test_saliency_against_a_loop():
 def test_the_region_is_the_object_on_a_plain_ground_and_has_its_share():
     images = torch.full((1, 3, 16, 16), 40, dtype=torch.uint8)
     images[:, 0, 4:12, 4:12] = 250
-    region = saliency_region(images, 0.25)[0]
+    region = saliency_region(images)[0]
     assert region.sum() == 64
     assert region[4:12, 4:12].sum() >= 60  # smoothing rounds the corners
-    flat = saliency_region(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), 0.5)
-    assert (flat.flatten(1).sum(1) == 32).all()
-    with pytest.raises(UsageError, match="at most 1"):
-        saliency_region(images, 0.0)
+    flat = saliency_region(torch.zeros(3, 3, 8, 8, dtype=torch.uint8))
+    assert (flat.flatten(1).sum(1) == 16).all()

@@ -74,10 +74,8 @@ def test_stored_runs_trained_again_and_kept_beside_them(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--grid", 1), "3 or more"),
         (("--redundancy", "one"), "write levels with commas"),
         (("--directions", "al"), "did you mean 'all'"),
-        (("--loss", "aux"), "loss"),
         (("--arch", "mpl"), "did you mean 'mlp'"),
         (("--at", 99), "between 0 and"),
     ],

@@ -52,18 +52,6 @@ def test_a_file_of_another_program_is_refused_and_untouched(tmp_path, kind, read
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_damaged_store_says_so(tmp_path):
-    path = tmp_path / "s.sqlite"
-    with Store(path) as store:
-        for seed in range(50):
-            store.add(example_run(example_spec(seed, epochs=20)))
-    content = bytearray(path.read_bytes())
-    content[4096 * 2 :] = noise(len(content) - 4096 * 2)
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match="damaged"), Store(path) as store:
-        store.runs()
-
-
 def test_a_folder_a_missing_file_and_an_empty_file(tmp_path):
     with pytest.raises(StoreError, match="is a folder"):
         Store(tmp_path)

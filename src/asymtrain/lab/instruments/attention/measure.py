@@ -95,14 +95,13 @@ def has_attention(arch: str) -> bool:
     return bool(attention_layers(build(arch, classes=2, seed=0)))  # the seed keeps torch's random numbers as they are
 
 
-def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> list[str]:
-    """The names of the attention layers of a spec; what cannot be measured is refused before it is trained."""
+def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> None:
+    """Refuse what cannot be measured, before it is trained."""
     layers = list(attention_layers(build_backbone(spec, dataset)))
     if not layers:
         raise UsageError(f"{spec.arch} has no attention: measure a vision transformer (vit)")
     _check_layers(layers, settings)
     settings.indices(len(dataset.test))
-    return layers
 
 
 def measure_model(
