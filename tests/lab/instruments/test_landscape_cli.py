@@ -5,9 +5,7 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from landscape_examples import spec_of, tiny_dataset
-from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
@@ -25,15 +23,9 @@ PLAIN, FLATTER = 2.3 + 1e-3 * INDEX[:, None] + 1e-4 * INDEX**2, 2.3 + 5e-4 * IND
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(command_of(INSTRUMENT))
-
+def call(call_of):
     def run(*arguments, code=0):
-        found = CliRunner().invoke(app, list(map(str, arguments)))
-        if found.exception is not None and not isinstance(found.exception, SystemExit):
-            raise found.exception
+        found = call_of(INSTRUMENT)(*arguments)
         assert found.exit_code == code, found.output
         return found.stdout if code == 0 else " ".join(found.stderr.split())
 
