@@ -170,3 +170,9 @@ def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study,
     text = (tmp_path / "report.html").read_text()
     assert '<h1 class="headline soft">Branches helped in 0 of 3 comparisons</h1>' in text  # three seeds each
     assert '<p class="lead">0 hurt, 3 inconclusive. Largest difference: ' in text
+
+
+def test_a_link_that_leads_in_a_circle_is_refused(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(UsageError, match="--out"):
+        check_folder(tmp_path / "circle")
