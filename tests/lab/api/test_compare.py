@@ -20,7 +20,8 @@ from asymtrain.lab.candidates import RECOMMENDED, Candidate
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.recipes import RECIPES
-from asymtrain.lab.report import FILES, rows_frame
+from asymtrain.lab.report import rows_frame
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 

@@ -21,7 +21,7 @@ from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, C
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
-from asymtrain.lab.report import FILES
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.scales import SCALES
 from asymtrain.lab.store import Store, stored_runs
 

@@ -10,8 +10,9 @@ from landscape_examples import spec_of, tiny_dataset
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import train
-from asymtrain.lab.instruments import Landscape, LandscapeSettings, measure_landscape
 from asymtrain.lab.instruments.landscape import INSTRUMENT, QUICK, LandscapeOptions
+from asymtrain.lab.instruments.landscape.measure import measure_landscape
+from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
 from asymtrain.lab.instruments.landscape.show import landscape_figures
 from asymtrain.lab.instruments.landscape.states import REDUNDANCIES, states_of_redundancies
 from asymtrain.lab.report.drawing import draw

@@ -8,7 +8,9 @@ import pytest
 from test_page import Outline
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.report import FILES, check_folder, write_report
+from asymtrain.lab.report import write_report
+from asymtrain.lab.report.page import check_folder
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.report.table import true_minus
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.texts import printable

@@ -111,7 +111,7 @@ def with_recommended(
 
 def check_output(folder: Path, record: Path) -> None:
     """Refuse a folder or a record that could not be written, and write nothing."""
-    from asymtrain.lab.report import check_folder
+    from asymtrain.lab.report.page import check_folder
 
     check_folder(folder)
     check_folder(record.parent)
@@ -121,7 +121,7 @@ def check_output(folder: Path, record: Path) -> None:
 
 def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
     """Versions that these runs were trained with; several of one thing are all named. Those of now without a record."""
-    from asymtrain.lab.report import current_versions
+    from asymtrain.lab.report.run_report import current_versions
     from asymtrain.lab.store import Store
     from asymtrain.lab.store.provenance import joined_versions
 

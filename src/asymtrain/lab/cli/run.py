@@ -29,7 +29,7 @@ from asymtrain.lab.terminal import progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.report import Summary
+    from asymtrain.lab.report.summary import Summary
     from asymtrain.lab.runs import RunSpec
 
 
@@ -68,7 +68,7 @@ def run(
     with loading():
         from asymtrain.lab.api.compare import compared
         from asymtrain.lab.executors import check_data, check_executor
-        from asymtrain.lab.report import FILES
+        from asymtrain.lab.report.run_report import FILES
         from asymtrain.lab.runs import pairs
     seeds, defaults = chosen.parse_seeds(), list[str]()
     if from_search is not None:
@@ -128,7 +128,7 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
 
 
 def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str, Any]:
-    from asymtrain.lab.report import FILES
+    from asymtrain.lab.report.run_report import FILES
 
     seeds = [pairs[["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]] for pairs in summary.pairs]
     return {
