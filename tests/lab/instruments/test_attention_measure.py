@@ -13,7 +13,7 @@ from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State, initial_state
 from asymtrain.lab.instruments.attention import measure as measuring
-from asymtrain.lab.instruments.attention.measure import measure_attention, measure_model, measure_states
+from asymtrain.lab.instruments.attention.measure import measure_model, measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings, summarise
 from asymtrain.lab.instruments.attention.show import map_figures, maps_figure, metric_figures
@@ -27,6 +27,10 @@ SPEC = RunSpec(
     epochs=2,
 )
 SETTINGS = AttentionSettings(sample=7)
+
+
+def measure_attention(state, *arguments):
+    return measure_states([state], *arguments)[0]
 
 
 @pytest.fixture(scope="module")

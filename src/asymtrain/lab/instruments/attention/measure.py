@@ -1,7 +1,6 @@
 """How a vision transformer attends: maps of every layer and head on a sample of images, and how they are spread.
 
-    measure_attention(state, dataset)       a state of a run
-    measure_states(states, dataset)         many of them, on the same images
+    measure_states(states, dataset)         states of runs, on the same images
     measure_model(model, images)            any model whose queries and keys can be reached
 
 Nothing is changed: parameters, modes, buffers and random numbers are after a measurement what they were before.
@@ -38,13 +37,6 @@ from asymtrain.models import Backbone, build
 
 CHUNK = 256  # images in one forward pass: bounds the memory of the maps
 MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
-
-
-def measure_attention(
-    state: State, dataset: Dataset, settings: AttentionSettings | None = None, device: torch.device | str | None = None
-) -> AttentionResult:
-    """The attention of one training state on a sample of the dataset's test images."""
-    return measure_states([state], dataset, settings, device)[0]
 
 
 def measure_states(
