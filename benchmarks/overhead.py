@@ -43,7 +43,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.setup import build_module, chosen_layers
 from asymtrain.lab.studies.practice.protocol import FULL, NONE, Task, final_specs
 from asymtrain.lab.studies.practice.protocol import MODELS as PRACTICE
-from asymtrain.lab.studies.practice.selection import Known, select
+from asymtrain.lab.studies.practice.selection import RunsById, select
 from asymtrain.lab.studies.snapshot import read_store
 from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_size, synthetic
 from loops import captured
@@ -115,7 +115,7 @@ def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
     """The study's models, with the layers that the study's branches have."""
-    known = read_store(chosen.store).runs if chosen.store else {}
+    runs = read_store(chosen.store).runs if chosen.store else {}
     for name in PRACTICE:
         if name in (chosen.model or PRACTICE):
             task = Task(name)
@@ -123,7 +123,7 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             x = torch.randn(chosen.batch or FULL.fields["batch"], 3, 32, 32)
             at = find_blocks(model, x[:2])
             read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
-            form = practice_form(task, known)
+            form = practice_form(task, runs)
             about = {"objective": form.objective, "bias": form.bias, "layers": form.layers}
             head = {"head": Linear("prior") if form.bias == "prior" else "linear"}
             here = [at[k] for k in chosen_layers(len(at), form.layers)]
@@ -131,10 +131,10 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
             yield Case(name, model, x, CLASSES, forms)
 
 
-def practice_form(task: Task, known: Known) -> Candidate:
+def practice_form(task: Task, runs: RunsById) -> Candidate:
     """The form that was selected for a model, and the paper's where none is yet."""
-    selection = select(FULL, task, known)
-    return selection.forms[selection.selected] if selection and selection.complete else Candidate()
+    selection = select(FULL, task, runs)
+    return selection.configurations[selection.selected] if selection and selection.complete else Candidate()
 
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:

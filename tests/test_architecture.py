@@ -24,7 +24,7 @@ SOURCE = ROOT / "src" / "asymtrain"
 
 @pytest.mark.slow  # `make lint` does it too
 def test_the_import_contracts_hold():
-    """Those of pyproject.toml; an undrawn room is an error too."""
+    """Those of pyproject.toml; a module that no contract names is an error too."""
     tool = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
     assert tool, "lint-imports is not installed beside this Python: pip install -e '.[dev]'"
     found = subprocess.run([tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
@@ -32,7 +32,7 @@ def test_the_import_contracts_hold():
 
 
 def test_the_import_graph_has_no_circle():
-    """Module by module, imports inside functions and for types included: the contracts speak of rooms alone."""
+    """Module by module, imports inside functions and for types included: the contracts name packages alone."""
     graph = grimp.build_graph("asymtrain", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     imports["asymtrain"] = set()  # the face offers what stands above it, when it is asked for
@@ -52,19 +52,19 @@ def test_the_lab_imports_only_public_modules_of_the_library():
     assert not found
 
 
-def rooms_in(folder):
-    rooms = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    return rooms - {"__init__"}
+def modules_in(folder):
+    modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return modules - {"__init__"}
 
 
 @pytest.mark.parametrize(("package", "folder"), [("asymtrain", SOURCE), ("asymtrain.lab", SOURCE / "lab")])
-def test_every_room_is_in_the_contract(package, folder):
+def test_every_module_is_in_the_contract(package, folder):
     """A module left out of the layers could import anything."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = {name.strip() for c in contracts if c["type"] == "layers" for layer in c["layers"]
               for name in re.split(r"[|:]", layer)}  # fmt: skip
     drawn = {name.rpartition(".")[2] for name in layers if name.rpartition(".")[0] == package}
-    assert rooms_in(folder) == drawn
+    assert modules_in(folder) == drawn
 
 
 IN_CHILDREN = """
@@ -94,13 +94,13 @@ def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_lib
 
 
 @pytest.mark.slow
-def test_a_stranger_s_import_meets_the_lab_through_its_doors_alone():
-    doors = dict.fromkeys(("compare", "search", "tune"), "asymtrain.lab.api")
-    names = ", ".join(name for name in asymtrain.__all__ if name not in doors)
-    library, *through = modules_loaded_by(*(f"from asymtrain import {name}" for name in (names, *doors)))
+def test_the_public_face_imports_the_lab_through_its_api_alone():
+    entries = dict.fromkeys(("compare", "search", "tune"), "asymtrain.lab.api")
+    names = ", ".join(name for name in asymtrain.__all__ if name not in entries)
+    library, *through = modules_loaded_by(*(f"from asymtrain import {name}" for name in (names, *entries)))
     assert not {name for name in library if name.startswith("asymtrain.lab")}
-    for loaded, room in zip(through, doors.values(), strict=True):
-        assert {".".join(part.split(".")[:3]) for part in loaded if part.startswith("asymtrain.lab.")} == {room}
+    for loaded, package in zip(through, entries.values(), strict=True):
+        assert {".".join(part.split(".")[:3]) for part in loaded if part.startswith("asymtrain.lab.")} == {package}
 
 
 @pytest.mark.slow

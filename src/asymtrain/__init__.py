@@ -16,7 +16,7 @@ Before a step, ask whether the two objectives pull the same way:
 >>> -1 <= alignment(main, auxiliary, model).cosine <= 1
 True
 
-Then train as ever, and take the branches off:
+Then train as usual, and take the branches off:
 
 >>> for _ in range(3):
 ...     loss = F.cross_entropy(model(x), y) + branches.loss(y)

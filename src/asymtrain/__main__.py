@@ -68,8 +68,8 @@ def _end_at_once(status: int) -> NoReturn:
 
 def _as_options(text: str) -> str:
     """What the library says of arguments: layout='BTD' is --layout BTD here, at= is --at, a head is given by --set."""
-    text = re.sub(r"(?<![\w-])head=('[^']*')", lambda found: f"--set head={_typed(found[1])}", text)
-    text = re.sub(r"(?<![\w-])(at|layout)=('[^']*')", lambda found: f"--{found[1]} {_typed(found[2])}", text)
+    text = re.sub(r"(?<![\w-])head=('[^']*')", lambda match: f"--set head={_typed(match[1])}", text)
+    text = re.sub(r"(?<![\w-])(at|layout)=('[^']*')", lambda match: f"--{match[1]} {_typed(match[2])}", text)
     return re.sub(r"(?<![\w-])(at|layout)=(?![\w'])", r"--\1", text)
 
 
@@ -91,8 +91,10 @@ def _misread(error: Any) -> str:
         argument = {"--arch": "model"}.get(option, option.lstrip("-"))
         if argument in arguments:
             return f"{text}; the {argument} is given without it: {path} {argument.upper()}"
-        known = {name.lstrip("-").replace("-", "_") for name in options}
-        near = ["--" + name.replace("_", "-") for name in near_names(option.lstrip("-").replace("-", "_"), known)]
+        option_names = {name.lstrip("-").replace("-", "_") for name in options}
+        near = [
+            "--" + name.replace("_", "-") for name in near_names(option.lstrip("-").replace("-", "_"), option_names)
+        ]
         near = ["--arch"] if option == "--model" and "--arch" in options else near
         text += f". Did you mean {' or '.join(near)}?" if near else ""
     elif extra := re.search(r"unexpected extra argument\S* \((\S+)\)", text):
@@ -100,8 +102,8 @@ def _misread(error: Any) -> str:
         store = Path(value) / "runs.sqlite"  # in the folder of a command's results
         with suppress(OSError):  # of a name that is too long for one
             value = str(store) if store.is_file() else value
-        meant = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
-        text += f". Did you mean {meant} {value}?" if meant in options else ""
+        guess = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
+        text += f". Did you mean {guess} {value}?" if guess in options else ""
     elif "command 'compare'" in text:  # a name that the library has
         text = "No such command 'compare'. Did you mean 'run'?"
     return text if "Did you mean" in text else f"{text.rstrip('.')}: see `{path} --help`"

@@ -26,21 +26,21 @@ def how_to_install(extra: str) -> str:
     return f'pip install -e ".[{extra}]" in your clone of asymtrain'
 
 
-def near_names(name: str, known: Iterable[str]) -> list[str]:
+def near_names(name: str, names: Iterable[str]) -> list[str]:
     """What a name may stand for: those of which it is the initials, such as learning_rate of lr, else the nearest."""
     # Capitals are what people mistype most: ViTConfig is nearest to VitConfg.
-    folded, name = {option.casefold(): option for option in known}, name.casefold()
+    folded, name = {option.casefold(): option for option in names}, name.casefold()
     initials = [option for fold, option in folded.items() if name == "".join(w[:1] for w in fold.split("_"))]
     if len(name) > 1 and initials:
         return initials
     return [folded[match] for match in get_close_matches(name, folded)]
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name(kind: str, name: str, names: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table, with the nearest names that are."""
-    options = sorted(known)
+    options = sorted(names)
     near = near_names(name, options)
-    shown = [option if option.isprintable() else repr(option) for option in options[:12]]
-    shown += ["…"] if len(options) > 12 else []
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"write one of {', '.join(shown)}"
+    listed = [option if option.isprintable() else repr(option) for option in options[:12]]
+    listed += ["…"] if len(options) > 12 else []
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"write one of {', '.join(listed)}"
     return UsageError(f"unknown {kind} {name!r}: {hint}")

@@ -172,9 +172,9 @@ class Distill(Softmax):
                 f"Distill needs one row of the model's logits for each row of a branch's: they have shapes "
                 f"{tuple(model_logits.shape[-2:])} and {tuple(logits.shape[-2:])}"
             )
-        wanted = (model_logits.detach().to(logits.dtype) / self.temperature).log_softmax(-1)
-        found = (logits / self.temperature).log_softmax(-1)
-        divergence = _mean((wanted.exp() * (wanted - found)).sum(-1), keep)
+        model_log_shares = (model_logits.detach().to(logits.dtype) / self.temperature).log_softmax(-1)
+        log_shares = (logits / self.temperature).log_softmax(-1)
+        divergence = _mean((model_log_shares.exp() * (model_log_shares - log_shares)).sum(-1), keep)
         on_labels = super().losses(logits, targets, keep)
         return (1 - self.share) * on_labels + self.share * self.temperature**2 * divergence
 
@@ -247,8 +247,8 @@ def find_objective(name: str, **settings: Any) -> Objective:
     if name not in OBJECTIVES:
         raise unknown_name("objective", name, OBJECTIVES)
     kind = OBJECTIVES[name]
-    known = {field.name for field in fields(kind)}
-    return kind(**{setting: value for setting, value in settings.items() if setting in known})
+    own_settings = {field.name for field in fields(kind)}
+    return kind(**{setting: value for setting, value in settings.items() if setting in own_settings})
 
 
 def whole_number(what: str, value: object) -> int:
@@ -395,15 +395,15 @@ def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
 
 
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever.
+    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Accuracy for class indices.
 
-    Of targets that do not vary, as that of one row, 0 unless the answer is perfect.
+    If the targets do not vary, as with one row, it is 0 unless the answer is perfect.
     """
     if targets.ndim != logits.ndim:
         return _share_right(logits, targets, keep)
     goal = targets.to(logits.dtype).expand_as(logits)
     weight = torch.ones_like(goal) if keep is None else keep.unsqueeze(-1).to(goal.dtype).expand_as(goal)
     mean = (goal * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
-    left = ((logits - goal).square() * weight).sum((-1, -2))
+    residual = ((logits - goal).square() * weight).sum((-1, -2))
     spread = ((goal - mean).square() * weight).sum((-1, -2))
-    return torch.where(spread > 0, 1 - left / spread, (left == 0).to(left.dtype))
+    return torch.where(spread > 0, 1 - residual / spread, (residual == 0).to(residual.dtype))

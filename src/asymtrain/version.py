@@ -1,3 +1,3 @@
-"""The version, for rooms that record it: they must not import the package's public face."""
+"""The version, for modules that record it: they must not import the public face of the package."""
 
 VERSION = "0.2.0"

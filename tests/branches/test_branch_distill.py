@@ -58,7 +58,7 @@ def test_settings_of_ones_own() -> None:
         F.kl_div(F.log_softmax(one, -1), output.detach().softmax(-1), reduction="batchmean") for one in other.values()
     ]
     torch.testing.assert_close(branches.loss(targets()), sum(found) / 2)
-    assert branches.chosen["objective"] == "Distill(temperature=1, share=1)"
+    assert branches.choices["objective"] == "Distill(temperature=1, share=1)"
 
 
 def test_with_branches_hands_the_answers_over() -> None:

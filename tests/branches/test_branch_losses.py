@@ -18,7 +18,7 @@ def after_a_forward(activation: str = "last", **options: object) -> tuple[nn.Mod
     return model, branches
 
 
-def test_the_loss_is_the_dialogues_auxiliary_part() -> None:
+def test_the_loss_is_the_auxiliary_part_of_an_alignment() -> None:
     _, branches = after_a_forward()
     main = torch.tensor(0.7)
     losses = branches.losses(targets())

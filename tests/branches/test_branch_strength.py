@@ -110,7 +110,7 @@ def test_what_was_chosen_is_printed() -> None:
         "  head: mlp",
         "  strength: GradientRatio(ratio=0.1)",
     ]
-    assert attach(mlp(), rows(), at=AT, objective=Huber(outputs=2)).chosen["head"] == "Linear()"
+    assert attach(mlp(), rows(), at=AT, objective=Huber(outputs=2)).choices["head"] == "Linear()"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A form of branches: fields of a spec, and its name in tables."""
+"""A configuration of branches: fields of a spec, and its name in tables."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, C
 from asymtrain.lab.runs import RunSpec
 
 
-def test_it_is_the_form_of_a_spec_and_back():
+def test_it_is_the_configuration_of_a_spec_and_back():
     candidate = Candidate("softmax", "none", 0.3, "later", "cosine")
     assert Candidate.of(RunSpec(**candidate.fields(), seed=7)) == candidate
     assert candidate.label == "softmax, alpha 0.3, later layers, falling"

@@ -129,8 +129,8 @@ def attach(
     if preset not in PRESETS:
         raise unknown_name("preset", str(preset), PRESETS)
     options = {"head": "linear", "pool": "mean"} | PRESETS[preset]
-    given = {"objective": objective, "head": head, "pool": pool, "strength": strength}
-    options |= {name: value for name, value in given.items() if value is not None}
+    arguments = {"objective": objective, "head": head, "pool": pool, "strength": strength}
+    options |= {name: value for name, value in arguments.items() if value is not None}
     learned = _learned_objective(options["objective"])
     if head is None and preset == RECOMMENDED and not _has_prior(learned):
         options["head"] = "linear"
@@ -148,8 +148,8 @@ def attach(
     _refuse_scripted(layers)
     mask_rule = mask_of(model, mask, layers.values())
     kinds = _kinds(parallel, layers)
-    pools = _pools(options["pool"], kinds, given=pool is not None)
-    wanted = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
+    pools = _pools(options["pool"], kinds, is_argument=pool is not None)
+    readers_before = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
     biases = {layer: _initial_bias(kind, learned, number) for layer, kind in kinds.items()}
     layer_weights = _layer_weights(by_layer(weights, layers, "weights", 1.0), summed=preset == "paper")
     why = f", of preset {preset!r}" if strength is None else ""
@@ -158,15 +158,15 @@ def attach(
         rule = CONVOLUTIONAL_STRENGTH
         why += f": layer {convolution!r} holds a convolution, and stronger branches cost such models accuracy"
 
-    run = DryRun(model, layers, {layer: reader.output for layer, reader in wanted.items()})
-    settled = [layer for layer, reader in wanted.items() if reader.layout is not None or callable(reader.pool)]
-    seen, batch, answer = dry_run(run, sample, settled, detach=preset == "probe")
+    run = DryRun(model, layers, {layer: reader.output for layer, reader in readers_before.items()})
+    settled = [layer for layer, reader in readers_before.items() if reader.layout is not None or callable(reader.pool)]
+    evidence, batch, answer = dry_run(run, sample, settled, detach=preset == "probe")
     readers, features = {}, {}
-    for layer, reader in wanted.items():
-        readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, seen.get(layer), batch)
-    _refuse_blind(run, readers, seen, sample)
-    readers, mask_rule = _with_mask(run, readers, mask_rule, seen, sample)
-    _warn_of_repeated_calls(seen)
+    for layer, reader in readers_before.items():
+        readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, evidence.get(layer), batch)
+    _refuse_blind(run, readers, evidence, sample)
+    readers, mask_rule = _with_mask(run, readers, mask_rule, evidence, sample)
+    _warn_of_repeated_calls(evidence)
 
     tokens = any(reader.positions == 1 for reader in readers.values())
     if shift and not tokens:
@@ -188,9 +188,9 @@ def attach(
     )  # fmt: skip
     watch_shift = tokens and shift in (None, 1)
     schedule = schedule_of(rule, next(iter(features.values())).device)
-    chosen = _describe(learned, kinds, parallel.redundancy) | {"strength": _in_words(rule) + why}
+    choices = _describe(learned, kinds, parallel.redundancy) | {"strength": _in_words(rule) + why}
     branches = Branches(
-        heads, readers, settings, schedule, paths=paths, mask=mask_rule, watch_shift=watch_shift, chosen=chosen
+        heads, readers, settings, schedule, paths=paths, mask=mask_rule, watch_shift=watch_shift, choices=choices
     )
     branches.connect(model)
     return branches
@@ -235,21 +235,21 @@ def _learned_objective(objective: object) -> Objective | LossFn:
 def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
     """What the branches of each layer are."""
     kinds: dict[str, HeadKind] = by_layer(parallel.head, layers, "head", "linear")
-    known = ("linear", *NAMED_HEADS, "tied")
+    head_names = ("linear", *NAMED_HEADS, "tied")
     for kind in kinds.values():
         if isinstance(kind, Parallel):
             raise UsageError("Parallel is for all layers: head=Parallel(20, {'blocks.*': 'mlp'})")
-        if not (callable(kind) or isinstance(kind, Linear)) and kind not in known:
-            raise unknown_name("head", str(kind), known)
+        if not (callable(kind) or isinstance(kind, Linear)) and kind not in head_names:
+            raise unknown_name("head", str(kind), head_names)
     return {layer: Linear() if kind == "linear" else kind for layer, kind in kinds.items()}
 
 
-def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, given: bool) -> dict[str, Pool]:
+def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, is_argument: bool) -> dict[str, Pool]:
     """How the features of each layer are pooled: by its head alone where that does it."""
     pools: dict[str, Pool] = by_layer(pool, kinds, "pool", "mean")
     for layer, kind in kinds.items():
         if isinstance(kind, str) and kind in MAP_HEADS:
-            if given and not isinstance(pool, Mapping) and pool != "none":
+            if is_argument and not isinstance(pool, Mapping) and pool != "none":
                 raise UsageError(f"head={kind!r} pools maps itself: leave pool= out, or give pool='none'")
             pools[layer] = "none"
     return pools
@@ -368,30 +368,30 @@ def _wanted_readers(
 
 
 def _read_layer(
-    name: str, layer: nn.Module, wanted: Reader, seen: LayerEvidence | None, batch: BatchEvidence
+    name: str, layer: nn.Module, reader_before: Reader, evidence: LayerEvidence | None, batch: BatchEvidence
 ) -> tuple[Reader, Tensor]:
     """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run."""
-    if seen is None:
+    if evidence is None:
         raise _did_not_run(name, layer)
-    wanted.check()
-    if seen.feature is None:
-        raise _no_feature(name, seen.output, wanted.output)
-    if seen.passed_by is not None:
-        raise _no_gradient(name, *seen.passed_by)
-    layout = wanted.layout
-    if layout is not None and wanted.pool == "none" and len(layout) > 5:
+    reader_before.check()
+    if evidence.feature is None:
+        raise _no_feature(name, evidence.output, reader_before.output)
+    if evidence.passed_by is not None:
+        raise _no_gradient(name, *evidence.passed_by)
+    layout = reader_before.layout
+    if layout is not None and reader_before.pool == "none" and len(layout) > 5:
         raise UsageError(f"layer {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
-    if layout is None and not seen.feature.is_nested and not callable(wanted.pool):
-        layout = infer_layout(name, tuple(seen.feature.shape), seen, batch)
-    if layout is not None and wanted.pool in ("class_token", "last_token") and len(layout) != 3:
+    if layout is None and not evidence.feature.is_nested and not callable(reader_before.pool):
+        layout = infer_layout(name, tuple(evidence.feature.shape), evidence, batch)
+    if layout is not None and reader_before.pool in ("class_token", "last_token") and len(layout) != 3:
         raise UsageError(
-            f"layer {name!r} has layout {layout!r}, which has no single token axis for pool={wanted.pool!r}: "
+            f"layer {name!r} has layout {layout!r}, which has no single token axis for pool={reader_before.pool!r}: "
             "use pool='mean' there (pool also takes a dict from layer to rule)"
         )
-    reader = replace(wanted, layout=layout)
+    reader = replace(reader_before, layout=layout)
     with torch.no_grad():
         try:
-            rows = replace(reader, output=None).read(seen.feature)
+            rows = replace(reader, output=None).read(evidence.feature)
         except Exception as error:
             raise UsageError(
                 f"layer {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
@@ -428,15 +428,15 @@ def _no_feature(name: str, output: object, selector: Selector | None) -> UsageEr
 def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]) -> UsageError:
     """What to do where the first of a layer's tensors has no gradient, and others have."""
     choices = " or ".join(f"output={other!r}" for other in others) or "output=, a function that picks one of them"
-    meant = "" if first is None else f", or output={first!r} if the first is meant"
+    hint = "" if first is None else f", or output={first!r} if the first is meant"
     return UsageError(
         f"layer {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
-        f"others have: pass {choices}{meant}"
+        f"others have: pass {choices}{hint}"
     )
 
 
 def _refuse_blind(
-    run: DryRun, readers: Mapping[str, Reader], seen: Mapping[str, LayerEvidence], sample: object
+    run: DryRun, readers: Mapping[str, Reader], evidence: Mapping[str, LayerEvidence], sample: object
 ) -> None:
     """Refuse class tokens that nothing of the other tokens reaches."""
     axes = {
@@ -444,7 +444,7 @@ def _refuse_blind(
         for name, reader in readers.items()
         if reader.pool == "class_token" and reader.layout is not None
     }
-    blind = blind_layers(run, seen, sample, axes)
+    blind = blind_layers(run, evidence, sample, axes)
     if blind:
         raise UsageError(
             f"the first token of layer {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
@@ -456,7 +456,7 @@ def _with_mask(
     run: DryRun,
     readers: dict[str, Reader],
     rule: MaskRule | None,
-    seen: Mapping[str, LayerEvidence],
+    evidence: Mapping[str, LayerEvidence],
     sample: object,
 ) -> tuple[dict[str, Reader], MaskRule | None]:
     """The readers, each with the answer whether the usual mask is of its positions; no rule where it is of none."""
@@ -465,7 +465,7 @@ def _with_mask(
     shapes = {
         name: feature.shape
         for name, reader in readers.items()
-        if reader.counts_positions and (feature := seen[name].feature) is not None
+        if reader.counts_positions and (feature := evidence[name].feature) is not None
     }
     masked = masked_layers(run, shapes, masked_sample(rule, sample), USUAL_MASK)
     readers = readers | {name: replace(readers[name], masked=answer) for name, answer in masked.items()}
@@ -482,8 +482,8 @@ def _refuse_padded(heads: Mapping[str, Head], readers: Mapping[str, Reader], rul
             )
 
 
-def _warn_of_repeated_calls(seen: Mapping[str, LayerEvidence]) -> None:
-    repeated = {layer: evidence.calls for layer, evidence in seen.items() if evidence.calls > 1}
+def _warn_of_repeated_calls(evidence_by_layer: Mapping[str, LayerEvidence]) -> None:
+    repeated = {layer: evidence.calls for layer, evidence in evidence_by_layer.items() if evidence.calls > 1}
     if repeated:
         counts = ", ".join(f"{layer!r} {calls} times" for layer, calls in list(repeated.items())[:3])
         more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""

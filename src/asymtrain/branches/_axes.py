@@ -95,9 +95,9 @@ class NeighbourEvidence:
 
     def feature_axes(self, shape: Shape, batch: int | None) -> set[int]:
         """The axes of the features in tensors of this shape; none where another axis would fit too."""
-        told = self.axes.get(shape, set())
+        axes = self.axes.get(shape, set())
         rivals = {axis for axis in range(len(shape)) if axis != batch and shape[axis] in self.widths}
-        return told if rivals == told else set()
+        return axes if rivals == axes else set()
 
 
 @dataclass
@@ -121,13 +121,13 @@ class LayerEvidence:
         axes, batch = len(shape), self.batch_axis
         if batch is None and axes > 3:
             batch = 0
-        told = {axis % axes for axis in (self.by_identity | self.by_taking if self.by_identity else ())}
+        candidates = {axis % axes for axis in (self.by_identity | self.by_taking if self.by_identity else ())}
         others = set(range(axes)) - self.resized - {batch}
         if self.resized and batch is not None and len(others) == 1:
             # Layers may contradict each other, as where tokens are mixed by a convolution; sizes do not.
-            told = told & others if len(told) > 1 else told | others
-        told = told or self.neighbours.feature_axes(shape, batch)
-        settled = next(iter(told)) if len(told) == 1 else None
+            candidates = candidates & others if len(candidates) > 1 else candidates | others
+        candidates = candidates or self.neighbours.feature_axes(shape, batch)
+        settled = next(iter(candidates)) if len(candidates) == 1 else None
         return None if settled in self.resized or settled == batch else settled
 
 
@@ -152,8 +152,8 @@ class BatchEvidence:
         """Whether axis 0, not axis 1, of a (?, ?, D) feature is the batch."""
         if self.size is not None:
             # A table of the feature's own first two sizes may be (T, B) as well.
-            told = bool(self.images) or shape[:2] not in self.tables
-            if told and shape[0] == self.size and shape[1] != self.size:
+            is_unambiguous = bool(self.images) or shape[:2] not in self.tables
+            if is_unambiguous and shape[0] == self.size and shape[1] != self.size:
                 return True
         return self.batch_first == {True}
 
@@ -190,8 +190,8 @@ def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: Batch
         feature = evidence.feature_axis(shape) if axes > 2 else None
     if first is None and feature is not None:
         # Convolutions have the batch on axis 0. Of features that come last, the axis before may be the batch.
-        known = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))
-        first = 0 if known else None
+        has_evidence = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))
+        first = 0 if has_evidence else None
     if first == 0 and feature is None and axes == 3:
         raise UsageError(
             f"layer {layer!r} gives shape {shape}, and which of its axes 1 and 2 has the features cannot be told: pass "

@@ -55,18 +55,18 @@ def _count_layers(module: nn.Module) -> int:
 
 def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
     """Modules that ran and gave a feature that is not the model's own output."""
-    seen: dict[str, Tensor] = {}
+    features: dict[str, Tensor] = {}
 
     def keep(name: str, _: nn.Module, __: object, output: object) -> None:
         feature = first_feature(output)
         if feature is not None and feature.ndim >= 2:
-            seen[name] = feature
+            features[name] = feature
 
     with ExitStack() as hooks, preserve_state(model):
         for name, module in model.named_modules():
             hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
         output = first_feature(call_model(model, sample))
-    return {name for name, feature in seen.items() if name and feature is not output}
+    return {name for name, feature in features.items() if name and feature is not output}
 
 
 def _evenly(names: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ class Forward:
         self.with_grad = False
         self.compiled = False
         self.traced = False  # by torch.jit.trace
-        self.asked = False  # whether anyone has asked what it gave, with gradients
+        self.was_read = False  # whether anyone has asked what it gave, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
         self.model_logits: Tensor | None = None  # (B, C), those of the model itself, where the objective needs them
@@ -186,17 +186,17 @@ class LayerHook(_Hook):
         """Hold the output, or read it where it may not last."""
         feature, lasting = self._feature(output), self.lasting.get(mode)
         version = _version(feature)
-        held = Caught(mode[0], output, None, version, feature=feature)
+        caught = Caught(mode[0], output, None, version, feature=feature)
         if version is not None and lasting:
-            self.caught = held
+            self.caught = caught
             return
         self.caught = self._with_rows(output, self._read(output), mode[0])
         if version is not None and lasting is None:
-            self.trial = mode, held
+            self.trial = mode, caught
 
     def _feature(self, output: object) -> Tensor | None:
         if type(output) is Tensor and self.selector is None and output.is_floating_point():
-            return output  # nearly always; a small model feels each call
+            return output  # nearly always; call overhead dominates for small models
         return select(output, self.selector)
 
     def _with_rows(self, output: object, rows: Tensor | str, grad: bool) -> Caught:
@@ -206,10 +206,10 @@ class LayerHook(_Hook):
     def settle(self) -> None:
         """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
         if self.trial is not None:
-            (mode, held), self.trial = self.trial, None
-            self.lasting[mode] = _version(held.feature) == held.version
+            (mode, caught), self.trial = self.trial, None
+            self.lasting[mode] = _version(caught.feature) == caught.version
             if self.lasting[mode]:
-                self.caught = held
+                self.caught = caught
 
     def ways_back(self) -> tuple[Node, ...]:
         """The nodes of autograd by which a backward comes through what the layer gave in the latest forward."""
@@ -285,14 +285,14 @@ class OpenHook(_Hook):
         if not compiling:
             if torch._C._current_graph_task_id() != -1:
                 return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
-            if forward.happened and forward.with_grad and not forward.asked:
+            if forward.happened and forward.with_grad and not forward.was_read:
                 forward.drop()
         forward.forget()
         forward.state = "running"
         forward.with_grad = torch.is_grad_enabled()
         forward.compiled = compiling
         forward.traced = not compiling and torch._C._get_tracing_state() is not None
-        forward.asked = False
+        forward.was_read = False
         if self.mask is not None:
             args, kwargs = call
             mask = self.mask(*args, **kwargs)
@@ -374,7 +374,7 @@ class Capture:
         if not forward.happened:
             raise UsageError(_NOTHING_TAKEN if forward.state == "taken" else _NOTHING_CAUGHT)
         training = torch.is_grad_enabled() and forward.with_grad
-        found: dict[str, Tensor] = {}
+        features: dict[str, Tensor] = {}
         for name, layer in self.layers.items():
             answer = ask(layer)
             if answer is None:
@@ -383,21 +383,21 @@ class Capture:
                 raise UsageError(f"layer {name!r} {answer}")
             if training and layer.caught is not None and not layer.caught.with_grad and not self.detached:
                 raise UsageError(f"layer {name!r} {_WITHOUT_GRADIENTS}")
-            found[name] = answer
-        if not allow_skipped and len(found) < len(self.layers):
-            skipped = [name for name in self.layers if name not in found]
+            features[name] = answer
+        if not allow_skipped and len(features) < len(self.layers):
+            skipped = [name for name in self.layers if name not in features]
             raise UsageError(
                 f"{len(skipped)} of {len(self.layers)} layers did not run in the latest forward ({skipped[0]!r} "
                 f"first): {_SKIPPED}"
             )
         if training:
-            forward.asked = True
+            forward.was_read = True
             if not torch.compiler.is_compiling():
-                if not found and forward.compiled:
+                if not features and forward.compiled:
                     warnings.warn(_NOTHING_TRAINED, UsageWarning, stacklevel=5)
                 if forward.dropped is not None:
                     forward.dropped.later, forward.dropped = True, None
-        return found
+        return features
 
     def check_has_gradients(self) -> None:
         """Refuse to train on a forward that kept no graph; probes need none."""
@@ -499,12 +499,12 @@ def _mark(module: nn.Module) -> None:
         return
     if function.__name__ != "forward":
         # A decorator may have left another name, by which pickle would look for the method in vain.
-        named = types.FunctionType(
+        copy = types.FunctionType(
             function.__code__, function.__globals__, "forward", function.__defaults__, function.__closure__
         )
-        named.__kwdefaults__ = function.__kwdefaults__
-        named.__dict__.update(function.__dict__)
-        function = named
+        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__dict__.update(function.__dict__)
+        function = copy
     module.__dict__["forward"] = types.MethodType(function, module)
 
 

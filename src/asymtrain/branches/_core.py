@@ -69,7 +69,7 @@ class Branches(nn.Module):
         paths: Mapping[str, str],
         mask: MaskRule | None,
         watch_shift: bool,
-        chosen: Mapping[str, str],
+        choices: Mapping[str, str],
     ) -> None:
         super().__init__()
         self.paths = dict(paths)  # of the modules, by layer
@@ -82,7 +82,7 @@ class Branches(nn.Module):
         self.readers = {name: readers[name] for name in heads}
         self.settings = settings
         self.schedule = schedule  # of the strength, where it is no number
-        self.chosen = dict(chosen)  # what attach decided, and why, by the name of the option
+        self.choices = dict(choices)  # what attach decided, and why, by the name of the option
         self._allow_skipped = False
         self.stripped = False
         self._capture: Capture | None = None
@@ -271,21 +271,21 @@ class Branches(nn.Module):
             yield group.names, losses_of(group, self.settings, own)
 
     def _aligned(self, logits: Logits, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
-        given = self._given(logits)
-        return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
+        by_layer = self._given(logits)
+        return align(by_layer, self._positions, targets, mask, self.settings, self._products(), self._padding())
 
     def _model_logits(self, logits: Logits) -> Tensor | None:
         """The model's own logits (B, C), where the objective needs them: those beside the branches', or the latest."""
         if not self.settings.needs_model:
             return None
         latest = None if self._capture is None else self._capture.forward.model_logits
-        found = latest if logits is None else logits.get(MODEL_LOGITS, latest)
-        if found is None or found.ndim != 2:
+        values = latest if logits is None else logits.get(MODEL_LOGITS, latest)
+        if values is None or values.ndim != 2:
             raise UsageError(NO_MODEL_LOGITS)
-        return found
+        return values
 
     def _products(self) -> tuple[Product, ...]:
-        """Those of the latest logits, once: nobody is to keep them alive after their loss."""
+        """Those of the latest logits; cleared on read, to free memory."""
         if self._capture is None:
             return ()
         forward = self._capture.forward
@@ -294,8 +294,8 @@ class Branches(nn.Module):
 
     def _by_layer(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
         """Values of layers that came together (K,), by layer and in the layers' order."""
-        found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
-        return {name: found[name] for name in self.layers if name in found}
+        losses = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
+        return {name: losses[name] for name in self.layers if name in losses}
 
     def _padding(self) -> dict[str, Tensor]:
         """The mask of the model's latest forward, by layer; validated on first use.
@@ -435,8 +435,8 @@ class Branches(nn.Module):
 
     def __repr__(self) -> str:
         names = self.layers if len(self.layers) <= _MOST_NAMED else (*self.layers[:2], "...", self.layers[-1])
-        chosen = {"layers": ", ".join(names), **self.chosen}
-        lines = [f"  {option}: {text}" for option, text in chosen.items()]
+        choices = {"layers": ", ".join(names), **self.choices}
+        lines = [f"  {option}: {text}" for option, text in choices.items()]
         return "\n".join([f"Branches on {len(self.layers)} layers", *lines])
 
     def __enter__(self) -> Self:

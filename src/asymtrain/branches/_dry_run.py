@@ -65,11 +65,11 @@ class Recorder:
                     (layer.by_identity if isinstance(module, NORMS) else layer.by_taking).add(axis)
 
     def _after_module(self, module: nn.Module, args: object, output: object) -> None:
-        made = first_feature(output)
+        feature = first_feature(output)
         # A table (B, C) is mostly the model's output, and classes are no features.
-        axis = None if made is None or made.ndim < 3 else self._note(module, made)
-        if made is not None and axis is not None:
-            self.latest[made.ndim] = (axis, made)
+        axis = None if feature is None or feature.ndim < 3 else self._note(module, feature)
+        if feature is not None and axis is not None:
+            self.latest[feature.ndim] = (axis, feature)
 
     def _note(self, module: nn.Module, tensor: Tensor) -> Axis | None:
         """The axis of the features that a layer takes or makes; None where it does not tell, or takes indices."""
@@ -80,19 +80,19 @@ class Recorder:
         return axis
 
     def _after_elements(self, module: nn.Module, args: object, output: object) -> None:
-        taken, made = next(tensors_in(args), None), first_feature(output)
-        if taken is not None and made is not None and taken.ndim in self.latest:
-            axis, latest = self.latest[taken.ndim]
-            if latest is taken:
-                self.latest[made.ndim] = (axis, made)
+        source, result = next(tensors_in(args), None), first_feature(output)
+        if source is not None and result is not None and source.ndim in self.latest:
+            axis, latest = self.latest[source.ndim]
+            if latest is source:
+                self.latest[result.ndim] = (axis, result)
 
     def _after_layer(self, name: str, layer: nn.Module, args: object, output: object) -> None:
         feature = select(output, self.selectors[name])
         earlier = self.layers[name].calls if name in self.layers else 0
         evidence = self.layers[name] = LayerEvidence(output, feature, earlier + 1, neighbours=self.neighbours)
         if feature is not None and feature.ndim in self.latest:
-            axis, made = self.latest[feature.ndim]
-            if made is feature:
+            axis, source = self.latest[feature.ndim]
+            if source is feature:
                 evidence.by_identity.add(axis)
 
 
@@ -156,16 +156,20 @@ def dry_run(
             full = run.observe(sample)
         except Exception as error:
             raise _not_callable(sample, error) from error
-        seen, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
-        several = {name: layers[name] for name in seen if selectors[name] is None and _has_many(seen[name].output)}
+        evidence, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
+        several = {
+            name: layers[name] for name in evidence if selectors[name] is None and _has_many(evidence[name].output)
+        }
         if several and not detach and any(parameter.requires_grad for parameter in model.parameters()):
             with preserve_attributes(model):
-                _note_gradients(model, several, sample, seen)
-        open_layers = {name: layers[name] for name in seen if name not in settled and _is_dense(seen[name].feature)}
+                _note_gradients(model, several, sample, evidence)
+        open_layers = {
+            name: layers[name] for name in evidence if name not in settled and _is_dense(evidence[name].feature)
+        }
         if open_layers and inputs:
             with preserve_attributes(model):
                 batch = _observe_variations(DryRun(model, open_layers, selectors), full, batch)
-    return seen, batch, full.output
+    return evidence, batch, full.output
 
 
 def _checked_inputs(sample: object) -> list[Tensor]:
@@ -245,9 +249,9 @@ def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None
     for axis in (1, 2):
         length = next((tensor.size(axis) for tensor in inputs if tensor.ndim > axis), 1)
         half = list(range(length - 1, length // 2 - 1, -1))
-        seen = run.vary(base.sample, partial(_pick, axis, length, half), length, len(half)) if length > 1 else None
-        if seen is not None:
-            return seen, half if axis == 1 else []
+        evidence = run.vary(base.sample, partial(_pick, axis, length, half), length, len(half)) if length > 1 else None
+        if evidence is not None:
+            return evidence, half if axis == 1 else []
     return None, []
 
 
@@ -271,8 +275,8 @@ def masked_layers(
     shorter = mask[:, 1:].clone()
     shorter[:, -1] = 0  # some models ignore a mask of ones, whatever its length
 
-    def shorten(chosen: Sequence[Tensor], tensor: Tensor) -> Tensor:
-        if any(tensor is each for each in chosen):
+    def shorten(tensors: Sequence[Tensor], tensor: Tensor) -> Tensor:
+        if any(tensor is each for each in tensors):
             return tensor[:, 1:].contiguous()
         return shorter if tensor is mask else tensor
 
@@ -291,7 +295,9 @@ def masked_layers(
     return answers
 
 
-def blind_layers(run: DryRun, seen: Mapping[str, LayerEvidence], sample: object, axes: Mapping[str, int]) -> list[str]:
+def blind_layers(
+    run: DryRun, evidence: Mapping[str, LayerEvidence], sample: object, axes: Mapping[str, int]
+) -> list[str]:
     """The layers whose first position sees no other, while the last sees the first: those of causal models.
 
     `axes` are those of their positions.
@@ -307,7 +313,7 @@ def blind_layers(run: DryRun, seen: Mapping[str, LayerEvidence], sample: object,
         return other
 
     def stays(name: str, position: int, changed: Observation | None) -> bool | None:
-        one, other = seen[name].feature, None if changed is None else changed.feature(name)
+        one, other = evidence[name].feature, None if changed is None else changed.feature(name)
         if one is None or other is None or one.shape != other.shape or torch.equal(one, other):
             return None
         return torch.equal(one.select(axes[name], position), other.select(axes[name], position))
@@ -323,7 +329,7 @@ def _has_many(output: object) -> bool:
 
 
 def _note_gradients(
-    model: nn.Module, layers: Mapping[str, nn.Module], sample: object, seen: Mapping[str, LayerEvidence]
+    model: nn.Module, layers: Mapping[str, nn.Module], sample: object, evidence_by_layer: Mapping[str, LayerEvidence]
 ) -> None:
     """Note where the first of several tensors has no gradient, and others have; a failure tells nothing.
 
@@ -331,7 +337,7 @@ def _note_gradients(
     """
 
     def look(name: str, layer: nn.Module, args: object, output: object) -> None:
-        first, evidence = first_feature(output), seen[name]
+        first, evidence = first_feature(output), evidence_by_layer[name]
         evidence.passed_by = None  # of several calls the last counts
         floats = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         if first is not None and not first.requires_grad and any(tensor.requires_grad for tensor in floats):
@@ -372,11 +378,11 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
     return value
 
 
-def _pick(axis: int, size: int, kept: list[int], tensor: Tensor) -> Tensor:
+def _pick(axis: int, size: int, indices: list[int], tensor: Tensor) -> Tensor:
     """These indices of an axis, in a tensor that has this size there."""
     if tensor.ndim <= axis or tensor.size(axis) != size:
         return tensor
-    return tensor.index_select(axis, torch.tensor(kept, device=tensor.device))
+    return tensor.index_select(axis, torch.tensor(indices, device=tensor.device))
 
 
 def _other_rows(size: int) -> list[int]:
@@ -391,22 +397,22 @@ def _changed(first: Tensor | None, second: Tensor | None) -> frozenset[int]:
     return frozenset(axis for axis in range(first.ndim) if first.shape[axis] != second.shape[axis])
 
 
-def _following(full: Tensor | None, part: Tensor | None, size: int | None, kept: list[int]) -> int | None:
+def _following(full: Tensor | None, part: Tensor | None, size: int | None, indices: list[int]) -> int | None:
     """The axis of which `part` has the kept indices, and all else of `full`."""
     changed = _changed(full, part)
     if len(changed) != 1 or full is None or part is None:
         return None
     (axis,) = changed
-    if part.shape[axis] != len(kept) or full.shape[axis] != (size or max(kept) + 1):
+    if part.shape[axis] != len(indices) or full.shape[axis] != (size or max(indices) + 1):
         return None
-    return axis if _close(_pick(axis, full.shape[axis], kept, full), part) else None
+    return axis if _close(_pick(axis, full.shape[axis], indices, full), part) else None
 
 
-def _outputs_follow(full: object, part: object, size: int | None, kept: list[int]) -> bool:
+def _outputs_follow(full: object, part: object, size: int | None, indices: list[int]) -> bool:
     """Whether the first tensor of the model's output that changes its shape has the kept indices on an axis."""
     pairs = zip(filter(_is_dense, tensors_in(full)), filter(_is_dense, tensors_in(part)), strict=False)
     first = next(((one, other) for one, other in pairs if one.shape != other.shape), None)
-    return first is not None and _following(*first, size, kept) is not None
+    return first is not None and _following(*first, size, indices) is not None
 
 
 def _close(first: Tensor, second: Tensor) -> bool:

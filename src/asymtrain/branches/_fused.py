@@ -98,7 +98,7 @@ class Fuser:
 
         A feature of two axes is rows. The node gives targets no gradient.
         """
-        # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
+        # By the modules' dictionaries: an attribute of a module is a call, and calls dominate for small models.
         own = [self.heads[name]._parameters for name in sources]
         weights = [parameters.get("live") for parameters in own]
         biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
@@ -108,18 +108,18 @@ class Fuser:
             for name, feature in sources.items()
         ]
         # All that checks and products depend on, but for the values of targets
-        seen = (
+        signature = (
             tuple(sources),
             (len(biases), product_precision(features)),
             (targets.shape, targets.dtype, targets.device, targets.layout),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
             *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in (*weights, *biases)],
         )
-        plan = self.plans.get(seen, _UNKNOWN)
+        plan = self.plans.get(signature, _UNKNOWN)
         if plan is _UNKNOWN:
             if len(self.plans) >= _MOST_PLANS:
                 return None
-            plan = self.plans[seen] = self._plan(list(sources), features, own, targets)
+            plan = self.plans[signature] = self._plan(list(sources), features, own, targets)
         if plan is None:
             return None
         # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
@@ -224,7 +224,7 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def product_precision(features: Sequence[Tensor]) -> str | None:
-    """What torch may make of products in float32 on the GPU, which a user may change at any time."""
+    """torch's current precision of float32 products on the GPU, which a user may change at any time."""
     return torch._C._get_fp32_precision_getter("cuda", "matmul") if features and features[0].is_cuda else None
 
 
@@ -240,21 +240,21 @@ def _launches(
 ) -> "Launches | None":
     """The kernels for features, weights and biases like these; None where there are none or they cannot be compiled."""
     layers = [memory_layout(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
-    known = [layer for layer in layers if layer is not None]
+    present = [layer for layer in layers if layer is not None]
     dtypes, device = [feature.dtype for feature in features], weights[0].device
     here = all(feature.device == device for feature in features)
     typed = len(set(dtypes)) <= 2 and set(dtypes) <= {torch.float32, torch.bfloat16, torch.float16}
     plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in (*weights, *biases))
     batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
-    multiplied = batch * classes * sum(layer.width for layer in known)
-    few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
+    multiplied = batch * classes * sum(layer.width for layer in present)
+    few = len(present) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
     if not (here and typed and plain and few):
         return None
     precision = "tf32" if product_precision(features) == "tf32" else "ieee"
     try:
         kernels = import_module("asymtrain.branches._kernels")
         launches: Launches = kernels.Launches(
-            known, dtypes, batch, classes, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
+            present, dtypes, batch, classes, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
         )
     except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
         return None
@@ -359,17 +359,17 @@ _apply_fused: Callable[..., Tensor] = super(torch.autograd.Function, _FusedLoss)
 
 
 def _general_gradients(
-    plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor], given: Tensor
+    plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor], upstream: Tensor
 ) -> list[Tensor | None]:
-    """Gradients by operations that autograd knows, where theirs are wanted or `given` stands for several."""
+    """Gradients by operations that autograd knows, where theirs are wanted or `upstream` stands for several."""
     again = torch.is_grad_enabled()
     with torch.enable_grad(), torch._C._DisableAutocast():
         # By views: of two layers one may feed the other, and each must have its own part alone.
         views = [tensor.view_as(tensor) for tensor in tensors]
-        wanted = [view for view in views if view.requires_grad]
+        trainable = [view for view in views if view.requires_grad]
         loss = _general_loss(plan, targets, views)
-    found = iter(torch.autograd.grad(loss, wanted, given, create_graph=again, allow_unused=True))
-    return [next(found) if tensor.requires_grad else None for tensor in tensors]
+    gradients = iter(torch.autograd.grad(loss, trainable, upstream, create_graph=again, allow_unused=True))
+    return [next(gradients) if tensor.requires_grad else None for tensor in tensors]
 
 
 def _kinds(tensors: Sequence[Tensor], count: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:

@@ -81,9 +81,9 @@ class Parallel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "redundancy", whole_number("redundancy", self.redundancy))
-        for option, known in (("activation", Activation), ("reduction", Reduction)):
-            if getattr(self, option) not in get_args(known):
-                raise unknown_name(option, str(getattr(self, option)), get_args(known))
+        for option, choices in (("activation", Activation), ("reduction", Reduction)):
+            if getattr(self, option) not in get_args(choices):
+                raise unknown_name(option, str(getattr(self, option)), get_args(choices))
 
 
 def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: int) -> list[Tensor]:
@@ -92,7 +92,7 @@ def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: in
     A branch is keyed by its layer and its distance from the last branch, so the last one is the same for every
     redundancy. The global random state is not touched, and the draw is on the CPU whatever device the model is on.
     """
-    drawn = []
+    weights = []
     for layer, width in enumerate(widths):
         # Named, since torch's default device and type are the user's to change.
         weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
@@ -100,8 +100,8 @@ def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: in
             # The words of the stream's name never change: stored runs began with what it draws.
             stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {layer}")
             nn.init.orthogonal_(weight_CD, generator=stream)
-        drawn.append(weights_NCD)
-    return drawn
+        weights.append(weights_NCD)
+    return weights
 
 
 class Head(nn.Module):
@@ -311,14 +311,14 @@ def make_heads(
     redundancy, activation = parallel.redundancy, parallel.activation
     linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if isinstance(kind, Linear)]
     check_weight_count(linear, outputs, redundancy)
-    drawn = draw_branches(seed, widths, outputs, redundancy) if linear else []
+    weights = draw_branches(seed, widths, outputs, redundancy) if linear else []
     heads: dict[str, Head] = {}
     for index, ((name, kind), width) in enumerate(zip(kinds.items(), widths, strict=True)):
         feature, positions = features[name], readers[name].positions
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         wide = torch.promote_types(feature.dtype, torch.float32)
         if isinstance(kind, Linear):
-            heads[name] = LinearHead(drawn[index], activation, biases[name], positions).to(feature.device, wide)
+            heads[name] = LinearHead(weights[index], activation, biases[name], positions).to(feature.device, wide)
             continue
         if kind == "tied" or isinstance(kind, nn.Module):
             if redundancy > 1 or activation != "last":
@@ -363,10 +363,10 @@ def _refuse_lazy(layer: str, modules: Iterable[nn.Module]) -> None:
 
 def _belongs(parts: Sequence[nn.Module], own: Collection[int]) -> bool:
     """Whether a shared head is made of the model's own layers."""
-    told = {id(parameter) in own for part in parts for parameter in part.parameters()}
-    if len(told) > 1:
+    answers = {id(parameter) in own for part in parts for parameter in part.parameters()}
+    if len(answers) > 1:
         raise UsageError("the shared head has weights of the model and others: use the model's layers alone, or none")
-    return told == {True}
+    return answers == {True}
 
 
 def width_of(feature: Tensor, positions: int) -> int:
@@ -410,11 +410,11 @@ def _check_fit(layer: str, head: Head, feature: Tensor, outputs: int) -> None:
     head.pools = fits and logits.ndim == 2 < feature.ndim
     if not fits or width_of(logits, 0 if head.pools else head.positions) != outputs:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        wanted = list(feature.shape)
-        wanted[1 if head.positions > 1 else -1] = outputs
+        expected_shape = list(feature.shape)
+        expected_shape[1 if head.positions > 1 else -1] = outputs
         raise UsageError(
             f"the head of layer {layer!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
-            f"{tuple(wanted)} is needed: check `classes`, and that the head keeps all positions or none"
+            f"{tuple(expected_shape)} is needed: check `classes`, and that the head keeps all positions or none"
         )
 
 
@@ -449,9 +449,9 @@ def _tower(positions: int) -> HeadBuilder:
     def build(width: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = []
         # Two steps down, of a modest width whatever the layer's, so that a tower on an early layer stays cheap.
-        for taken, made in pairwise((width, *_TOWER)):
-            convolution = _CONVOLUTIONS[positions](taken, made, 3, stride=2, padding=1, bias=False)
-            layers += [convolution, nn.GroupNorm(8, made), nn.GELU()]
+        for channels, channels_out in pairwise((width, *_TOWER)):
+            convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
+            layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]
         return _Tower(*layers, nn.Linear(_TOWER[-1], outputs))
 
     return build

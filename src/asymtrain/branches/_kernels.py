@@ -226,7 +226,7 @@ def _add_up(part, index, count, sums, loss, counter, CHUNK: tl.constexpr):
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def _gradients(
-    rows, weights, table, gradient, given, of_weights, of_biases, of_rows, batch, classes,
+    rows, weights, table, gradient, upstream, of_weights, of_biases, of_rows, batch, classes,
     K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, OTHER: tl.constexpr, TILE: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -240,7 +240,7 @@ def _gradients(
     tile = program - tl.load(own + _START)
     d = tile % across * TILE + tl.arange(0, TILE)
     first = tile // across
-    scale = tl.load(given.to(tl.int64).to(tl.pointer_type(tl.float32)))
+    scale = tl.load(upstream.to(tl.int64).to(tl.pointer_type(tl.float32)))
     cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + layer.to(tl.int64) * batch * classes
     total = tl.zeros((TILE, TILE), tl.float32)
     if first < of_classes:
@@ -395,7 +395,7 @@ class Launches:
 
     def backward(
         self, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], gradient: Tensor,
-        means: Tensor | None, given: Tensor,
+        means: Tensor | None, upstream: Tensor,
     ) -> list[Tensor]:  # fmt: skip
         """Gradients by features, weights and biases, times the gradient of the loss."""
         rows = self._addresses(features) if means is None else self._of_means(means)
@@ -404,7 +404,7 @@ class Launches:
         of_biases = [torch.empty_like(bias) for bias in biases]
         self.gradients(
             self._current_stream(), rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(),
-            given.data_ptr(), self._addresses(of_weights), self._addresses(of_biases) if biases else None,
+            upstream.data_ptr(), self._addresses(of_weights), self._addresses(of_biases) if biases else None,
             self._addresses(of_features), *self.sizes[:2],
         )  # fmt: skip
         return [*of_features, *of_weights, *of_biases]

@@ -29,31 +29,31 @@ def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
     A layer is called by its path, or as `at` calls it where that is a dict. A module that is reachable by two paths is
     one layer, under the first of them.
     """
-    named = list(_named_modules(model))
-    modules = dict(named)
+    pairs = list(_named_modules(model))
+    modules = dict(pairs)
     many = isinstance(at, Sequence | Mapping) and not isinstance(at, str)
-    wanted: list[object] = list(at) if many else [at]  # type: ignore[arg-type]
-    if not wanted:
+    items: list[object] = list(at) if many else [at]  # type: ignore[arg-type]
+    if not items:
         raise UsageError("`at` is empty: name at least one module, for example at='blocks.*'")
     paths: dict[str, str] = {}
-    for item in wanted:
+    for item in items:
         for path in _names(modules, item):
-            if not any(modules[path] is modules[known] for known in paths.values()):
+            if not any(modules[path] is modules[other] for other in paths.values()):
                 paths[_alias(at, item, paths) if isinstance(at, Mapping) else path] = path
-    chosen = {path: modules[path] for path in paths.values()}
-    for name, module in named:
-        if name in chosen and chosen[name] is not module:
+    layers = {path: modules[path] for path in paths.values()}
+    for name, module in pairs:
+        if name in layers and layers[name] is not module:
             raise UsageError(f"two modules of the model have the name {name!r}: rename one of them, or choose another")
-        if name in chosen and "" in name.split("."):
+        if name in layers and "" in name.split("."):
             raise UsageError(f"layer {name!r} lies in a module whose name is empty: give it a name")
     return paths
 
 
-def _alias(at: Mapping[Any, object], item: object, taken: Mapping[str, str]) -> str:
+def _alias(at: Mapping[Any, object], item: object, names: Mapping[str, str]) -> str:
     alias = at[item]
     if not isinstance(alias, str) or not alias:
         raise UsageError(f"a dict `at` goes from modules to the names of layers, got {alias!r} for {item!r}")
-    if alias in taken:
+    if alias in names:
         raise UsageError(f"two layers of `at` would be called {alias!r}: give each module a name of its own")
     return alias
 
@@ -136,19 +136,19 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     kind = type(item).__name__
     if not isinstance(item, bool) and isinstance(item, Integral):  # numpy's too
         series, number = repeated_blocks(modules), int(item)
-        found = [blocks[number] for blocks in series if -len(blocks) <= number < len(blocks)]
-        if not found:
-            known = " and ".join(f"{len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" for blocks in series[:4])
+        paths = [blocks[number] for blocks in series if -len(blocks) <= number < len(blocks)]
+        if not paths:
+            numbers = " and ".join(f"{len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" for blocks in series[:4])
             raise UsageError(
                 f"`at` counts the model's repeated blocks, and has none of number {number}: there are "
-                + (known or f"none; give names instead, such as {_children(modules)}")
+                + (numbers or f"none; give names instead, such as {_children(modules)}")
             )
         if len(series) > 1:
             raise UsageError(
                 f"`at` counts the model's repeated blocks, and there are {len(series)} series of them: give the names, "
-                f"in place of {number} {' or '.join(map(repr, found[:4]))}"
+                f"in place of {number} {' or '.join(map(repr, paths[:4]))}"
             )
-        return found
+        return paths
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:

@@ -62,7 +62,7 @@ class Product:
     whole: Tensor  # (K, B, C), or (K, N, B, C)
     parts: tuple[Tensor, ...]
 
-    def made(self, names: list[str], logits: Mapping[str, Tensor]) -> bool:
+    def is_source_of(self, names: list[str], logits: Mapping[str, Tensor]) -> bool:
         """Whether the logits of these layers are its parts, and none is missing."""
         if tuple(names) != self.names:
             return False
@@ -135,7 +135,7 @@ def align(
     for names in groups.values():
         parts, count = [logits[name] for name in names], positions[names[0]]
         # Parts of one product need not be brought together again: a compiler makes a kernel of each that is copied.
-        whole = [product.whole for product in products if product.made(names, logits)]
+        whole = [product.whole for product in products if product.is_source_of(names, logits)]
         values = whole[0] if whole else parts[0][None] if len(parts) == 1 else torch.stack(parts)
         if settings.activation == "all":
             values = values.flatten(0, 1)
@@ -144,8 +144,8 @@ def align(
         if targets.is_meta and not values.is_meta:
             raise UsageError(f"targets are on the meta device, where there are no values: make them on {values.device}")
         own = padding.get(names[0])
-        told = own if mask is None and own is not None and (count or own.ndim == 1) else mask
-        yield _aligned(tuple(names), values, count, targets.to(values.device), told, settings)
+        layer_mask = own if mask is None and own is not None and (count or own.ndim == 1) else mask
+        yield _aligned(tuple(names), values, count, targets.to(values.device), layer_mask, settings)
 
 
 def _aligned(
@@ -212,9 +212,11 @@ def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: 
         wrong, remedy = True, "give one for each sample that the model was called on"
     if wrong:
         values = (batch, *sizes, classes) if count < 2 else (batch, classes, *sizes)
-        wanted = f"{(batch, *sizes)} for class indices or {values} for one value a class"
-        wanted = f"{values}, one value an output" if quantities else wanted
-        raise UsageError(f"layer {layer!r}: targets must have shape {wanted}, got {shape}" + (remedy and f": {remedy}"))
+        expected = f"{(batch, *sizes)} for class indices or {values} for one value a class"
+        expected = f"{values}, one value an output" if quantities else expected
+        raise UsageError(
+            f"layer {layer!r}: targets must have shape {expected}, got {shape}" + (remedy and f": {remedy}")
+        )
     if by_class:
         return targets.movedim(1, -1) if count > 1 else targets
     return _by_output(targets, logits, count) if by_name else targets
@@ -227,10 +229,10 @@ def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:
 
 
 def _check_mask(mask: Tensor, targets: Tensor, count: int) -> None:
-    wanted = tuple(targets.shape[: 1 + count])
-    if mask.shape != wanted:
+    expected = tuple(targets.shape[: 1 + count])
+    if mask.shape != expected:
         raise UsageError(
-            f"the mask has shape {tuple(mask.shape)}, and the targets need {wanted}: give one value for each, 0 "
+            f"the mask has shape {tuple(mask.shape)}, and the targets need {expected}: give one value for each, 0 "
             "where it is padding, or attach with mask=None if the model's own means another thing"
         )
 
@@ -297,8 +299,8 @@ def _called(objective: LossFn, group: Aligned) -> Tensor:
         targets = targets.long()
     elif targets.ndim == group.logits.ndim - 1 and count > 1:
         targets = targets.movedim(-1, 1)
-    shown = group.logits.movedim(-1, 2) if count > 1 else group.logits
-    return torch.stack([_scalar(objective(each, targets)) for each in shown])
+    values = group.logits.movedim(-1, 2) if count > 1 else group.logits
+    return torch.stack([_scalar(objective(each, targets)) for each in values])
 
 
 def _scalar(loss: Tensor) -> Tensor:

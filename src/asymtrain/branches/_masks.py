@@ -65,15 +65,15 @@ def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
     """
     assert isinstance(rule, partial)
     args: tuple[Any, ...] = sample if type(sample) is tuple else (sample,)
-    given = dict(sample) if isinstance(sample, Mapping) else _named(rule.args[0], args, {})
-    if not isinstance(sample, Mapping) and len(given) < len(args):
+    arguments = dict(sample) if isinstance(sample, Mapping) else _named(rule.args[0], args, {})
+    if not isinstance(sample, Mapping) and len(arguments) < len(args):
         return {}
-    if not isinstance(given.get(USUAL_MASK), Tensor):
-        sequences = [tensor for tensor in tensors_in(given) if not tensor.is_nested and tensor.ndim in (2, 3)]
+    if not isinstance(arguments.get(USUAL_MASK), Tensor):
+        sequences = [tensor for tensor in tensors_in(arguments) if not tensor.is_nested and tensor.ndim in (2, 3)]
         if len({tensor.shape[:2] for tensor in sequences}) != 1:
             return {}
-        given[USUAL_MASK] = torch.ones(sequences[0].shape[:2], dtype=torch.int64, device=sequences[0].device)
-    return given
+        arguments[USUAL_MASK] = torch.ones(sequences[0].shape[:2], dtype=torch.int64, device=sequences[0].device)
+    return arguments
 
 
 def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
@@ -117,9 +117,9 @@ def _argument(names: tuple[str, ...], mask: str, /, *args: Any, **kwargs: Any) -
 
 def _decoders(names: tuple[str, ...], own: str, both: bool, /, *args: Any, **kwargs: Any) -> Tensor | None:
     """The mask of a decoder's positions, or of those of `both` sides where they have the same one."""
-    given = _named(names, args, kwargs)
-    encoders, mask = given.get(USUAL_MASK), given.get(own)
-    if mask is None and not _has_inputs(given):
+    arguments = _named(names, args, kwargs)
+    encoders, mask = arguments.get(USUAL_MASK), arguments.get(own)
+    if mask is None and not _has_inputs(arguments):
         mask = encoders
     if both and mask is not encoders:
         raise UsageError(
@@ -133,8 +133,8 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _has_inputs(given: dict[str, Any]) -> bool:
+def _has_inputs(arguments: dict[str, Any]) -> bool:
     """Whether the decoder has inputs of its own, and does not read the encoder's, as classifiers do."""
-    labels = given.get("labels")
-    own = given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None
+    labels = arguments.get("labels")
+    own = arguments.get("decoder_input_ids") is not None or arguments.get("decoder_inputs_embeds") is not None
     return own or (isinstance(labels, Tensor) and labels.ndim > 1 and not labels.is_floating_point())

@@ -17,15 +17,15 @@ def tensors_in(value: object) -> Iterator[Tensor]:
         yield from tensors_in(part)
 
 
-def first_tensor(value: object, wanted: Callable[[Tensor], bool]) -> Tensor | None:
+def first_tensor(value: object, condition: Callable[[Tensor], bool]) -> Tensor | None:
     """The first tensor of the kind that is wanted, depth first."""
     # Runs inside hooks, hence a plain loop: torch.compile traces it without a break.
     if isinstance(value, Tensor):
-        return value if wanted(value) else None
+        return value if condition(value) else None
     for part in _parts(value):
-        found = first_tensor(part, wanted)
-        if found is not None:
-            return found
+        tensor = first_tensor(part, condition)
+        if tensor is not None:
+            return tensor
     return None
 
 

@@ -61,9 +61,9 @@ class StepHook:
                 "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
                 "*branches.parameters()]"
             )
-        gone = {id(weight) for weight in weights}
-        held = [_ids_in(optimizer) for optimizer in self.optimizers]
-        if any(ids & gone and ids - gone for ids in held):
+        stripped_ids = {id(weight) for weight in weights}
+        ids_of_optimizers = [_ids_in(optimizer) for optimizer in self.optimizers]
+        if any(ids & stripped_ids and ids - stripped_ids for ids in ids_of_optimizers):
             yield "an optimizer has the weights of the stripped branches still: call branches.strip(optimizer) with it"
         if model_alone and self.of_model and not used:
             yield (
@@ -78,17 +78,17 @@ def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Seq
     A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
-    given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
-    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
+    all_optimizers: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
+    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in all_optimizers):
         raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
-    gone = {id(parameter) for parameter in parameters}
-    had = any(not gone.isdisjoint(_ids_in(optimizer)) for optimizer in given)
-    for optimizer in given:
+    ids = {id(parameter) for parameter in parameters}
+    had = any(not ids.isdisjoint(_ids_in(optimizer)) for optimizer in all_optimizers)
+    for optimizer in all_optimizers:
         for group in optimizer.param_groups:
-            kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
+            remaining = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in ids]
             # With named parameters a group has a second list beside the first.
             for column in {"params", "param_names"} & group.keys():
-                group[column] = [group[column][index] for index in kept]
+                group[column] = [group[column][index] for index in remaining]
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
         inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper

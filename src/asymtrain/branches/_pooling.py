@@ -60,8 +60,8 @@ def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | N
         rows = _mean(feature, positions)
     else:
         rows = feature.select(positions[0], 0 if pool == "class_token" else -1).clone()
-    kept = [letter for letter in layout if letter in "BCD"]
-    return rows if kept[0] == "B" else rows.t()
+    letters = [letter for letter in layout if letter in "BCD"]
+    return rows if letters[0] == "B" else rows.t()
 
 
 def keep_positions(feature: Tensor, layout: str) -> Tensor:
@@ -116,8 +116,8 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
 
 def _last_masked(tokens: Tensor, mask: Tensor) -> Tensor:
     """Of tokens (B, T, D) the last whose mask is not 0, at whichever side the padding is: (B, D)."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    last = ((mask != 0) * places).amax(1).clamp(min=1) - 1
+    positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    last = ((mask != 0) * positions).amax(1).clamp(min=1) - 1
     return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
 
@@ -186,13 +186,13 @@ class Reader:
     @property
     def pooled(self) -> Pooled | None:
         """How rows (B, D) are made of a feature; None where that is no mean and no class token, or gives (D, B)."""
-        kept = [axis for axis, letter in enumerate(self.layout or "") if letter in "BCD"]
-        if self.layout is None or self.pool not in ("mean", "class_token") or self.layout[kept[0]] != "B":
+        axes = [axis for axis, letter in enumerate(self.layout or "") if letter in "BCD"]
+        if self.layout is None or self.pool not in ("mean", "class_token") or self.layout[axes[0]] != "B":
             return None
-        positions = tuple(axis for axis in range(len(self.layout)) if axis not in kept)
+        positions = tuple(axis for axis in range(len(self.layout)) if axis not in axes)
         if self.pool == "mean" or not positions:
-            return Pooled(positions, None, *kept)
-        return Pooled((), positions[0], *kept) if len(positions) == 1 else None
+            return Pooled(positions, None, *axes)
+        return Pooled((), positions[0], *axes) if len(positions) == 1 else None
 
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""
@@ -239,16 +239,17 @@ class Reader:
                 "the mask, with mask=, a function of the model's arguments that returns it, or with mask=None"
             )
         if self.pool == "none" and feature.ndim > 2:
-            kept = keep_positions(feature, self.layout)
+            by_position = keep_positions(feature, self.layout)
             # In a compiled graph nobody can tell whether the model changes it in place afterwards.
-            return kept.clone() if torch.compiler.is_compiling() else kept
+            return by_position.clone() if torch.compiler.is_compiling() else by_position
         mask = mask if self.masked else None
         if mask is not None and self.pool in ("mean", "last_token") and feature.ndim > 2:
-            kept = keep_positions(feature, self.layout)
-            positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]
-            if mask.shape != (kept.shape[0], *positions):
+            by_position = keep_positions(feature, self.layout)
+            positions = by_position.shape[1:2] if by_position.ndim == 3 else by_position.shape[2:]
+            if mask.shape != (by_position.shape[0], *positions):
                 return (
-                    f"has {' x '.join(map(str, positions))} positions for each of {kept.shape[0]} samples, and the "
-                    f"mask has shape {tuple(mask.shape)}: give mask=None to attach, or a function that returns the mask"
+                    f"has {' x '.join(map(str, positions))} positions for each of {by_position.shape[0]} samples, and "
+                    f"the mask has shape {tuple(mask.shape)}: give mask=None to attach, or a function that returns the "
+                    "mask"
                 )
         return pool_features(feature, self.layout, self.pool, mask)

@@ -98,7 +98,7 @@ class Following(Scheduled):
         super().__init__(lambda progress: 0.0, device)
         self.ratio, self.every = rule.ratio, rule.every
         self.steps = 0  # of optimizers
-        self.asked = False  # whether a loss was asked for since the last of them
+        self.has_loss = False  # whether a loss was asked for since the last of them
         self.sums: list[_Sum] = []  # of the gradients since then: those of the main loss, and of the branches'
 
     def step(self, progress: float) -> None:
@@ -115,7 +115,7 @@ class Following(Scheduled):
                 "strength=GradientRatio(...) measures gradients, which a compiled or captured step cannot: compile the "
                 "model alone, or give a number or a function as strength="
             )
-        self.asked = True
+        self.has_loss = True
         if self.steps % self.every or model is None or not auxiliary.requires_grad:
             return
         if any(map(is_sharded, model.modules())):
@@ -133,17 +133,17 @@ class Following(Scheduled):
     @torch.no_grad()
     def after_step(self) -> None:
         """Set the strength by what was measured for the step that an optimizer has made."""
-        if not self.asked:
+        if not self.has_loss:
             return  # the second optimizer of a step, or a step without a loss
-        self.steps, self.asked, self.moved = self.steps + 1, False, True
+        self.steps, self.has_loss, self.moved = self.steps + 1, False, True
         sums, self.sums = self.sums, []
         if not sums:
             return
         mains, others = (part.norms(self.strength) for part in sums)
         both = (mains > 0) & (others > 0)  # a compiled model gives zeros for what a loss does not reach
-        found = self.ratio * (mains * both).norm() / (others * both).norm()
+        strength = self.ratio * (mains * both).norm() / (others * both).norm()
         # Where a gradient is 0 or not finite, it says nothing; to read it here would stall the step.
-        self.strength.copy_(torch.where(found.isfinite(), found, self.strength))
+        self.strength.copy_(torch.where(strength.isfinite(), strength, self.strength))
 
     def get_extra_state(self) -> Tensor:
         """The number of steps, as a tensor, which every format of checkpoints takes."""

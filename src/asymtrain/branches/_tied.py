@@ -22,9 +22,9 @@ def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def after(module: nn.Module, args: object, output: object) -> None:
-        taken, made = next(tensors_in(args), None), first_feature(output)
-        if taken is not None and made is not None:
-            calls.append((module, taken, made))
+        source, result = next(tensors_in(args), None), first_feature(output)
+        if source is not None and result is not None:
+            calls.append((module, source, result))
 
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -32,14 +32,16 @@ def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module
         for module in (*norms, *linear):
             hooks.callback(module.register_forward_hook(after).remove)
         results = [_memory(tensor) for tensor in tensors_in(call_model(model, sample))]
-        found = [(layer, taken) for layer, taken, made in calls if layer in linear and _memory(made) in results]
-        if not found:
+        candidates = [
+            (layer, source) for layer, source, result in calls if layer in linear and _memory(result) in results
+        ]
+        if not candidates:
             raise UsageError(
                 "head='tied' needs a model whose output is that of a linear layer, and none was found: give the "
                 "layers as a module, head=nn.Sequential(model.norm, model.head)"
             )
-        layer, taken = found[-1]
-        before = [norm for norm, _, made in calls if norm in norms and _memory(made) == _memory(taken)]
+        layer, source = candidates[-1]
+        before = [norm for norm, _, result in calls if norm in norms and _memory(result) == _memory(source)]
     last = [module for module, _, _ in calls if module in norms][-1:]
     if not before and last and not _inside(last[0], model, layers):
         raise UsageError(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches._capture import is_exporting, is_sharded
 from asymtrain.branches._core import Branches
+from asymtrain.branches._criterion import Criterion
 from asymtrain.errors import UsageError
 
 LABELS = ("labels", "label", "targets", "target", "y")  # what models and batches call them
@@ -109,26 +110,32 @@ class WithLoss(WithBranches):
         super().__init__(model, branches)
         names = list(inspect.signature(model.forward).parameters)
         self._target = next((name for name in LABELS if name in names), LABELS[0])
-        self._place = names.index(self._target) if self._target in names else len(names)
+        self._index = names.index(self._target) if self._target in names else len(names)
+        self._criterion = [Criterion(branches)]  # in a list, since the branches are part of this module already
+
+    @property
+    def criterion(self) -> Criterion:
+        """Its `parts` are the losses of the latest call by name, for a log."""
+        return self._criterion[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns; in training with the auxiliary loss in its loss."""
-        target = args[self._place] if self._place < len(args) else kwargs.get(self._target)
+        target = args[self._index] if self._index < len(args) else kwargs.get(self._target)
         if target is None or not torch.is_grad_enabled() or self.branches.stripped:
             return self.model(*args, **kwargs)
         output, logits = super().forward(*args, **kwargs)
         if isinstance(output, Mapping):
-            place: Any = "loss" if isinstance(output.get("loss"), Tensor) else None
+            key: Any = "loss" if isinstance(output.get("loss"), Tensor) else None
         else:
             parts = output if isinstance(output, tuple) else ()
-            place = next((i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.ndim == 0), None)
-        if place is None:
+            key = next((i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.ndim == 0), None)
+        if key is None:
             raise UsageError(
                 f"the model returned a {type(output).__name__} without a loss: compute it from its output, with "
                 "criterion = branches.criterion(loss_fn)"
             )
-        loss = output[place] + self.branches.loss(target, logits=logits, main=output[place])
+        loss, _ = self.criterion.add(output[key], target, logits)
         if isinstance(output, tuple):
-            return (*output[:place], loss, *output[place + 1 :])
+            return (*output[:key], loss, *output[key + 1 :])
         output["loss"] = loss
         return output

@@ -84,16 +84,16 @@ def gradients_of_both(
     main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None = None, *, keep_graph: bool = False
 ) -> tuple[Alignment, list[tuple[nn.Parameter, Tensor | None, Tensor | None]]]:
     """The alignment, and each parameter of `model` and `branches` with its two gradients."""
-    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    if not named:
+    of_model = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not of_model:
         raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
-    known = {id(value) for value in named.values()}
-    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
-    parameters = [*named.values(), *more]
+    ids = {id(value) for value in of_model.values()}
+    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in ids]
+    parameters = [*of_model.values(), *more]
     mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
     auxiliaries = gradients_of(auxiliary, parameters, keep_graph=keep_graph, called="the auxiliary loss")
     # Not strict: the branches' own gradients come last, and have no name in the model.
-    measured = compare_gradients(zip(named, mains, auxiliaries, strict=False))
+    measured = compare_gradients(zip(of_model, mains, auxiliaries, strict=False))
     return measured, list(zip(parameters, mains, auxiliaries, strict=True))
 
 
@@ -143,10 +143,10 @@ def gradients_of(
 def compare_gradients(gradients: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Alignment:
     """The alignment of two gradients that are given parameter by parameter, with the parameter's name."""
     # torch.compile's prefix is no part of a name.
-    reached = {name.replace("_orig_mod.", ""): (g, h) for name, g, h in gradients if g is not None and h is not None}
-    if not reached:
+    by_name = {name.replace("_orig_mod.", ""): (g, h) for name, g, h in gradients if g is not None and h is not None}
+    if not by_name:
         raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
-    both = dict(zip(reached, _products(reached.values()), strict=True))
+    both = dict(zip(by_name, _products(by_name.values()), strict=True))
     shared = {name: product for name, product in both.items() if product[1] != 0 and product[2] != 0} or both
     layers: dict[str, list[tuple[float, float, float]]] = {}
     for name, product in shared.items():
@@ -203,21 +203,21 @@ class AlignmentLog:
     """
 
     def __init__(self) -> None:
-        self.seen: list[Alignment] = []
+        self.alignments: list[Alignment] = []
 
     def add(self, measured: Alignment) -> None:
         """Keep an alignment; the order is that of training."""
-        self.seen.append(measured)
+        self.alignments.append(measured)
 
     def summary(self, confidence: float = 0.95) -> AlignmentSummary:
-        """What was seen so far."""
-        cosines = _defined(self.seen)
+        """The summary of the alignments so far."""
+        cosines = _defined(self.alignments)
         low, high, blocks, autocorrelation = batch_means(cosines, confidence, within=COSINES)
-        layers = dict.fromkeys(name for step in self.seen for name in step.by_layer)
+        layers = dict.fromkeys(name for step in self.alignments for name in step.by_layer)
         return AlignmentSummary(
-            steps=len(self.seen),
-            undefined=len(self.seen) - len(cosines),
-            final=self.seen[-1].cosine if self.seen else None,
+            steps=len(self.alignments),
+            undefined=len(self.alignments) - len(cosines),
+            final=self.alignments[-1].cosine if self.alignments else None,
             mean=mean(cosines),
             std=deviation(cosines),
             min=min(cosines, default=None),
@@ -227,10 +227,12 @@ class AlignmentLog:
             high=high,
             blocks=blocks,
             autocorrelation=autocorrelation,
-            main_norm=mean([step.main_norm for step in self.seen if math.isfinite(step.main_norm)]),
-            auxiliary_norm=mean([step.auxiliary_norm for step in self.seen if math.isfinite(step.auxiliary_norm)]),
+            main_norm=mean([step.main_norm for step in self.alignments if math.isfinite(step.main_norm)]),
+            auxiliary_norm=mean(
+                [step.auxiliary_norm for step in self.alignments if math.isfinite(step.auxiliary_norm)]
+            ),
             by_layer={
-                name: mean(_defined(step.by_layer[name] for step in self.seen if name in step.by_layer))
+                name: mean(_defined(step.by_layer[name] for step in self.alignments if name in step.by_layer))
                 for name in layers
             },
         )

@@ -84,10 +84,10 @@ def has_state(folder: Path) -> bool:
 
 def set_aside(plan: Path) -> None:
     """Give a damaged plan another name, and say so."""
-    kept = plan.with_name(f"{plan.name}.damaged")
+    damaged = plan.with_name(f"{plan.name}.damaged")
     with suppress(FileNotFoundError):  # another process was first
-        plan.replace(kept)
-        text = f"{plan} is damaged and was set aside as {kept.name}: its runs are planned anew"
+        plan.replace(damaged)
+        text = f"{plan} is damaged and was set aside as {damaged.name}: its runs are planned anew"
         warnings.warn(text, UsageWarning, stacklevel=2)
 
 
@@ -121,8 +121,10 @@ def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
     sources = []
     for stack in begun_stacks(folder):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged plan is another's concern
-            kept = json.loads((folder / stack.id / PLAN).read_text())["sources"] if has_state(folder / stack.id) else {}
-            sources += [(spec, *kept[spec.id]) for spec in stack.specs if spec.id in kept]
+            by_id = (
+                json.loads((folder / stack.id / PLAN).read_text())["sources"] if has_state(folder / stack.id) else {}
+            )
+            sources += [(spec, *by_id[spec.id]) for spec in stack.specs if spec.id in by_id]
     return sources
 
 

@@ -105,19 +105,19 @@ def corrected(comparison: pd.DataFrame) -> pd.DataFrame:
     """A frame of `compare` as one family: with columns p_bonferroni and p_holm. A row without p takes no part."""
     tested = [p for p in comparison["p"] if p is not None]
     columns = {f"p_{name}": iter(adjust(tested)) for name, adjust in (("bonferroni", bonferroni), ("holm", holm))}
-    made = {
+    adjusted_columns = {
         name: pd.Series([None if p is None else next(values) for p in comparison["p"]], comparison.index, dtype=object)
         for name, values in columns.items()
     }
-    return comparison.assign(**made)
+    return comparison.assign(**adjusted_columns)
 
 
 def labels(comparison: pd.DataFrame) -> list[str]:
     """A short name for each row of `compare`: the backbone, and every setting in which the rows differ."""
     by = list(comparison.columns[: list(comparison.columns).index("n")])
-    shown = [name for name in by if name != "arch" and comparison[name].nunique(dropna=False) > 1]
+    settings = [name for name in by if name != "arch" and comparison[name].nunique(dropna=False) > 1]
     return [
-        ", ".join([display_name(row["arch"]), *(f"{name.replace('_', ' ')} {row[name]}" for name in shown)])
+        ", ".join([display_name(row["arch"]), *(f"{name.replace('_', ' ')} {row[name]}" for name in settings)])
         for row in comparison.to_dict("records")
     ]
 
@@ -138,10 +138,10 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
     elif row["p"] is None:
         text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
-        found = decision(row)
+        result = decision(row)
         ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
-        few = f"; an effect is called from {FEWEST} seeds on" if found.reason == "few seeds" else ""
-        text = f"{name}: {found.verdict}, {points} ({ends}){few}."
+        few = f"; an effect is called from {FEWEST} seeds on" if result.reason == "few seeds" else ""
+        text = f"{name}: {result.verdict}, {points} ({ends}){few}."
     count = "count" if row["plain_diverged"] + row["asymmetric_diverged"] > 1 else "counts"
     text += _runs(row, "diverged", f"diverged and {count} with chance accuracy")
     return text + _runs(row, "at_chance", "stayed at chance accuracy")
@@ -150,8 +150,8 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
 def _runs(row: Mapping[str, Any], flag: str, did: str) -> str:
     """A sentence on the runs of both sides that have a flag; empty where none has."""
     counts = [(row[f"{side}_{flag}"], side.capitalize()) for side in ("plain", "asymmetric")]
-    seen = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
-    return f" {' and '.join(seen)} {did}." if seen else ""
+    counts_in_words = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
+    return f" {' and '.join(counts_in_words)} {did}." if counts_in_words else ""
 
 
 def _classes(rows: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":

@@ -29,8 +29,8 @@ def default_device(device: torch.device | str | None) -> torch.device:
         if not torch.cuda.is_available():
             raise UsageError(f"device {str(device)!r} was asked for, but torch sees no GPU: use --device cpu")
         if (chosen.index or 0) >= (count := torch.cuda.device_count()):
-            known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-            raise UsageError(f"device {str(device)!r} was asked for, but torch sees {known} alone: use one of these")
+            names = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            raise UsageError(f"device {str(device)!r} was asked for, but torch sees {names} alone: use one of these")
     elif chosen.type == "cpu":
         if chosen.index:
             raise unknown
@@ -124,7 +124,7 @@ def compiler_settings() -> Iterator[None]:
     ):
         # The compiler looks at `.grad` of all that it is given, outputs of another program among them.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-        # What it says on a GPU is about how it compiles our programs, and nothing for who trains with them.
+        # Its messages on a GPU are about how our programs are compiled, and mean nothing to users.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.(_inductor|_dynamo|cuda)\b")
         yield
 

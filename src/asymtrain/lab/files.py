@@ -33,10 +33,10 @@ def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
     new = {file: file.with_name(f"{file.name}.{os.getpid()}.new") for file in contents}  # others may write the same
     try:
         for file, content in contents.items():
-            with new[file].open("wb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fsync(opened.fileno())
+            with new[file].open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
         for file, written in new.items():
             written.replace(file)
     finally:
@@ -48,11 +48,11 @@ def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
 
 def remove_torn(folder: Path, names: str) -> None:
     """Remove what processes that are gone have left of files whose names match a pattern."""
-    for left in folder.glob(f"{names}.*.new"):
-        process = re.fullmatch(r".*\.(\d{1,9})\.new", left.name)
+    for file in folder.glob(f"{names}.*.new"):
+        process = re.fullmatch(r".*\.(\d{1,9})\.new", file.name)
         if process and not is_running(int(process[1])):
             with suppress(OSError):
-                left.unlink()
+                file.unlink()
 
 
 def sync_folder(folder: Path) -> None:

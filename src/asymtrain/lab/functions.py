@@ -47,8 +47,8 @@ def is_here(text: str) -> bool:
 
 def name_here(label: str, fingerprint: str) -> str:
     """Such a name; a label keeps its letters, digits and dots."""
-    kept = re.sub(r"[^\w.]+", "_", label).strip("_.")
-    return f"here:{kept or 'unnamed'}-{fingerprint[:8]}"
+    word = re.sub(r"[^\w.]+", "_", label).strip("_.")
+    return f"here:{word or 'unnamed'}-{fingerprint[:8]}"
 
 
 @contextmanager
@@ -80,15 +80,15 @@ _typed: set[str] | None = None  # None: Python code names what it likes
 
 
 def own_line(error: BaseException) -> str:
-    """`error_line`, with the last place in a file of the user's own, where the error came by one."""
-    place = own_place(error)
-    return f"{error_line(error)}{f', at {place}' if place else ''}"
+    """`error_line`, with the last line in a file of the user's own, where the error came by one."""
+    line = source_line(error)
+    return f"{error_line(error)}{f', at {line}' if line else ''}"
 
 
-def own_place(error: BaseException) -> str:
+def source_line(error: BaseException) -> str:
     """File and line; empty where only installed libraries were at work."""
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [(Path(file), line) for file, line in places if not file.startswith("<")]
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(Path(file), line) for file, line in frames if not file.startswith("<")]
     own = [(file, line) for file, line in own if not _is_installed(file)]
     if not own:
         return ""
@@ -126,6 +126,6 @@ def import_function(text: str) -> Any:
         raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
     function = getattr(module, name, None)
     if not callable(function):
-        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise unknown_name(f"function in {module_name}", name, names)
     return function

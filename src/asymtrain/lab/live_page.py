@@ -79,9 +79,9 @@ def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[StoreState, lis
             logs.append((log.parent.name, log.stat().st_size))
         except FileNotFoundError:
             continue  # its stack has just been stored
-    with Store(store, read_only=True) as opened, opened.snapshot():
-        state = StoreState(opened.summary(), tuple(pending_states(opened)), tuple(logs))
-        return state, opened.records() if whole else []
+    with Store(store, read_only=True) as record, record.snapshot():
+        state = StoreState(record.summary(), tuple(pending_states(record)), tuple(logs))
+        return state, record.records() if whole else []
 
 
 def render_store(store: Path) -> tuple[StoreState, str]:
@@ -123,13 +123,13 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     return state, page
 
 
-def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", running: int, left: float | None) -> str:
+def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", running: int, seconds: float | None) -> str:
     from asymtrain.lab.report.table import duration
 
     if not runs and not pending:
         return "Nothing is stored yet: runs appear here when their training begins."
     now = f", {running:,} {'is' if running == 1 else 'are'} being trained now" if running else ""
-    time_left = f"; about {duration(left)} left" if left is not None else ""
+    time_left = f"; about {duration(seconds)} left" if seconds is not None else ""
     return f"{len(runs):,} of {counted(len(runs) + len(pending), 'run')} are trained{now}{time_left}."
 
 
@@ -148,12 +148,12 @@ def seconds_left(
 
     An epoch of a run takes as long as those of its backbone have taken so far; it is the run's share of its stack.
     """
-    seen: dict[str, list[float]] = {}
+    seconds_by_arch: dict[str, list[float]] = {}
     for spec, history in (*((run.spec, run.history) for run in runs), *histories.items()):
-        seen.setdefault(spec.arch, []).extend(epoch.seconds for epoch in history)
-    if not stacks or any(not seen.get(spec.arch) for spec in pending):
+        seconds_by_arch.setdefault(spec.arch, []).extend(epoch.seconds for epoch in history)
+    if not stacks or any(not seconds_by_arch.get(spec.arch) for spec in pending):
         return None
-    means = {arch: math.fsum(seconds) / len(seconds) for arch, seconds in seen.items() if seconds}
+    means = {arch: math.fsum(seconds) / len(seconds) for arch, seconds in seconds_by_arch.items() if seconds}
     return math.fsum((spec.epochs - len(histories.get(spec, ()))) * means[spec.arch] for spec in pending) / stacks
 
 
@@ -228,7 +228,7 @@ class LivePage:
         self.state: StoreState | None = None
         self.body, self.tag = b"", ""
         self.costs = deque([0.0] * 3, maxlen=3)  # seconds of a core that the last pages took
-        self.due = self.asked = -math.inf
+        self.due = self.asked_at = -math.inf
         self.last, self.delivered = False, threading.Event()
 
     def current(self) -> tuple[bytes, str]:
@@ -241,13 +241,13 @@ class LivePage:
                 # The least of them: the first pages take long, since they load libraries, and must not delay the next.
                 self.costs.append(time.thread_time() - start)
                 self.due = time.monotonic() + min(self.costs) / SHARE
-            self.asked = time.monotonic()
+            self.asked_at = time.monotonic()
             return self.body, self.tag
 
     def finish(self) -> None:
         """Let a page that is open see the end before the server goes."""
         with self.lock:  # one that is being made is open
-            is_open = time.monotonic() - self.asked < 2 * PAUSE
+            is_open = time.monotonic() - self.asked_at < 2 * PAUSE
         if is_open:
             self.last = True
             with suppress(UsageError):  # such as a store that was moved away

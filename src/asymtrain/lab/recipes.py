@@ -90,35 +90,41 @@ NAMED_FIELDS = {
 }  # fmt: skip
 
 
-def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_fields(name: str, epochs: int, named_fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe for a run of so many epochs; those that are given win."""
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     fields = dict(RECIPES[name])
     fields["warmup"] = min(fields["warmup"], epochs / LEAST_EPOCHS)
-    return {**fields, **given}
+    return {**fields, **named_fields}
 
 
-def with_recipe(spec: RunSpec, name: str, **given: Any) -> RunSpec:
+def with_recipe(spec: RunSpec, name: str, **fields: Any) -> RunSpec:
     """The spec trained by a recipe; further fields that are given win over it."""
-    return dataclasses.replace(spec, **recipe_fields(name, given.get("epochs", spec.epochs), given))
+    return dataclasses.replace(spec, **recipe_fields(name, fields.get("epochs", spec.epochs), fields))
 
 
 def complete(
-    specs: Sequence[RunSpec], by: str | None, given: Collection[str], data_root: Path | None = None, **others: Any
+    specs: Sequence[RunSpec],
+    by: str | None,
+    named_fields: Collection[str],
+    data_root: Path | None = None,
+    **others: Any,
 ) -> tuple[list[RunSpec], list[str]]:
     """Specs whose batch and augmentation fit their data, and lines that tell what nobody gave.
 
-    `by` is their recipe, `given` are fields, and `others` further settings that were not given, None where there are
-    none.
+    `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
+    are none.
     """
     fitted, reasons = list(specs), dict[str, None]()
     if "batch" in RECIPES.get(by or "", {}):
         for number, spec in enumerate(specs):
-            fitted[number], told = _fitted_to_data(spec, given, data_root)
-            reasons |= dict.fromkeys(told)
+            fitted[number], lines = _fitted_to_data(spec, named_fields, data_root)
+            reasons |= dict.fromkeys(lines)
     defaults = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
-    defaults += [f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in given]
+    defaults += [
+        f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in named_fields
+    ]
     defaults = [words for words in defaults if not words.endswith(" None")]
     return fitted, [*([f"Defaults: {', '.join(defaults)}."] if defaults else []), *reasons]
 
@@ -130,7 +136,7 @@ def fitting_batch(batch: int, images: int) -> int:
     return batch
 
 
-def _fitted_to_data(spec: RunSpec, given: Collection[str], data_root: Path | None) -> tuple[RunSpec, list[str]]:
+def _fitted_to_data(spec: RunSpec, named_fields: Collection[str], data_root: Path | None) -> tuple[RunSpec, list[str]]:
     """The spec without what its recipe does to images where there are none, and with a batch that makes enough steps.
 
     What is given stays. Beside it lines that tell what is not the recipe's.
@@ -138,22 +144,22 @@ def _fitted_to_data(spec: RunSpec, given: Collection[str], data_root: Path | Non
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import OF_IMAGES
 
-    told = []
-    parts = [name for name in OF_IMAGES if name not in given and getattr(spec, name) != DEFAULTS[name]]
+    lines = []
+    parts = [name for name in OF_IMAGES if name not in named_fields and getattr(spec, name) != DEFAULTS[name]]
     plain = dataclasses.replace(spec, **{name: DEFAULTS[name] for name in parts})
     dataset = load_for(plain, data_root)
     if parts and dataset.kind != "images":
         words = listing(spec.augmentation if name == "augmentation" else name for name in parts)
-        told.append(f"Without the recipe's {words}, made for images: {dataset.name} holds {dataset.kind}.")
+        lines.append(f"Without the recipe's {words}, made for images: {dataset.name} holds {dataset.kind}.")
         spec = plain
     batch = spec.batch
-    if "batch" not in given:
+    if "batch" not in named_fields:
         images = _training_size(spec, dataset)
         batch = fitting_batch(spec.batch, images)
         if batch != spec.batch:
             few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
-            told.append(f"Batch {batch}, not the recipe's {spec.batch}: {few}.")
-    return dataclasses.replace(spec, batch=batch), told
+            lines.append(f"Batch {batch}, not the recipe's {spec.batch}: {few}.")
+    return dataclasses.replace(spec, batch=batch), lines
 
 
 def _training_size(spec: RunSpec, dataset: "Dataset") -> int:

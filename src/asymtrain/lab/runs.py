@@ -191,14 +191,14 @@ class Run:
     @property
     def best_validation(self) -> Epoch | None:
         """The epoch of the highest validation accuracy, the earliest of equals."""
-        seen = [epoch for epoch in self.history if epoch.validation_accuracy is not None]
-        return max(seen, key=lambda epoch: epoch.validation_accuracy or 0.0, default=None)
+        epochs = [epoch for epoch in self.history if epoch.validation_accuracy is not None]
+        return max(epochs, key=lambda epoch: epoch.validation_accuracy or 0.0, default=None)
 
     @property
     def mean_cosine(self) -> float | None:
         """Gradient cosine averaged over epochs."""
-        seen = [epoch.cosine for epoch in self.history if epoch.cosine is not None]
-        return math.fsum(seen) / len(seen) if seen else None
+        cosines = [epoch.cosine for epoch in self.history if epoch.cosine is not None]
+        return math.fsum(cosines) / len(cosines) if cosines else None
 
 
 _FIELDS = dataclasses.fields(RunSpec)
@@ -209,7 +209,7 @@ STORED_NAMES = {"layers": "places", "class_reduction": "over_classes", "bias": "
 
 def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by the names of the fields, from values by the names under which they are stored."""
-    names = {stored: name for name, stored in STORED_NAMES.items()}
+    names = {key: name for name, key in STORED_NAMES.items()}
     return {names.get(name, name): value for name, value in values.items()}
 
 
@@ -324,9 +324,9 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         if value == DEFAULTS[name] or (name == "objective" and value in _OBJECTIVES):
             continue
         if (allowed := choices(name)) and value not in allowed:
-            near = [repr(known) for known in near_names(str(value), allowed)]
-            meant = f": did you mean {' or '.join(near)}?" if near else ""
-            raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}{meant}")
+            near = [repr(option) for option in near_names(str(value), allowed)]
+            hint = f": did you mean {' or '.join(near)}?" if near else ""
+            raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}{hint}")
     for name, least in _LEAST.items():
         value = getattr(spec, name)
         if value is not None and value < least:

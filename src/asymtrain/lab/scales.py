@@ -75,6 +75,6 @@ def get_scale(name: str) -> Scale:
 def scaled_spec(scale: Scale, arch: str, dataset: str | None = None, **chosen: Any) -> RunSpec:
     """The Asymmetric spec of a backbone at a scale; fields that are chosen win, None leaves the default."""
     dataset = dataset or scale.dataset
-    given = {name: value for name, value in chosen.items() if value is not None}
-    fields = {**scale.fields, **scale.archs.get(arch, OTHER_ARCHS), **scale.datasets.get(dataset, {}), **given}
+    named_fields = {name: value for name, value in chosen.items() if value is not None}
+    fields = {**scale.fields, **scale.archs.get(arch, OTHER_ARCHS), **scale.datasets.get(dataset, {}), **named_fields}
     return RunSpec(arch=arch, dataset=dataset, **fields)

@@ -20,7 +20,7 @@ def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
     from asymtrain.lab.checkpoints import checkpointed
 
     pending = store.pending()
-    running, begun = store.held(spec.id for spec in pending), checkpointed(store.path)
+    running, begun = store.claimed_ids(spec.id for spec in pending), checkpointed(store.path)
     return [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
 
 

@@ -100,13 +100,13 @@ def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
 
 
 def _rich_table(columns: Sequence[_Shown], padding: tuple[int, int] | tuple[int, int, int, int]) -> RichTable:
-    shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
     for heading, _, is_number, width in columns:
         justify: Literal["left", "right"] = "right" if is_number else "left"
-        shown.add_column(heading, justify=justify, no_wrap=is_number, overflow="fold", min_width=width)
+        table.add_column(heading, justify=justify, no_wrap=is_number, overflow="fold", min_width=width)
     for row in zip(*(column.cells for column in columns), strict=True):
-        shown.add_row(*row)
-    return shown
+        table.add_row(*row)
+    return table
 
 
 def _compact(column: "Column", cells: tuple[str, ...], words: int) -> _Shown:
@@ -194,8 +194,8 @@ class Display:
             accuracy = f"test accuracy {run.test_accuracy:.3f}{'' if learnt or diverged else ' (at chance)'}"
         elif stage and not diverged and (best := run.best_validation):
             accuracy = f"best validation accuracy {best.validation_accuracy:.3f}"
-        left = self.latest.seconds_left if self.latest else None
-        rest = "" if left is None or done == total else f", {duration(left)} left"
+        seconds_left = self.latest.seconds_left if self.latest else None
+        rest = "" if seconds_left is None or done == total else f", {duration(seconds_left)} left"
         controls = [f"{getattr(spec, name)} " for name in _KINDS if getattr(spec, name) != DEFAULTS[name]]
         kind = f"{spec.arch} {spec.variant} {''.join(controls)}"
         self.console.print(f"{done}/{total} {stage}{kind}seed {spec.seed}: {accuracy}{rest}")
@@ -222,9 +222,9 @@ class Display:
             return AGAIN
         from asymtrain.lab.report.table import duration
 
-        kept = f"{latest.epochs_done} of {latest.epochs_total} epochs are trained and kept"
-        left = "" if latest.seconds_left is None else f", the others take about {duration(latest.seconds_left)}"
-        return f"No run was finished in this time: {kept}{left}. {AGAIN}"
+        words = f"{latest.epochs_done} of {latest.epochs_total} epochs are trained and kept"
+        rest = "" if latest.seconds_left is None else f", the others take about {duration(latest.seconds_left)}"
+        return f"No run was finished in this time: {words}{rest}. {AGAIN}"
 
 
 @contextmanager

@@ -104,8 +104,8 @@ class MLflow:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.client = MlflowClient(self.uri)
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-            known = self.client.get_experiment_by_name(name)
-            self.experiment = known.experiment_id if known else self.client.create_experiment(name)
+            experiment = self.client.get_experiment_by_name(name)
+            self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(name)
         tags = {"spec": spec.id, "variant": spec.variant}
         run: str = self.client.create_run(self.experiment, run_name=run_name(spec), tags=tags).info.run_id
         self.client.log_batch(run, params=[Param(name, str(value)) for name, value in parameters(spec).items()])
@@ -124,7 +124,7 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """Runs of the project `asymtrain`, online for who is logged in; else offline in the folder `wandb`."""
+    """Runs of the project `asymtrain`, online for users who are logged in, else offline in the folder `wandb`."""
 
     modules: ClassVar[tuple[str, ...]] = ("wandb",)
 
@@ -249,25 +249,25 @@ class Tracking:
                 for run in progress.finished:
                     for epoch in run.history:  # what did not arrive while it trained
                         self._log(run.spec, epoch)
-                    opened, _ = self._opened(run.spec)  # it may have diverged in its first epoch
-                    self.tracker.end(opened, run.outcome)
+                    tracker_run, _ = self._tracked_run(run.spec)  # it may have diverged in its first epoch
+                    self.tracker.end(tracker_run, run.outcome)
                     del self.open[run.spec.id]
-            for opened, _ in self.open.values():
-                self.tracker.end(opened, STOPPED)
+            for tracker_run, _ in self.open.values():
+                self.tracker.end(tracker_run, STOPPED)
         except Exception as error:  # every library has its own: a tracker must not stop the training
             self._give_up(error_line(error))
 
-    def _opened(self, spec: RunSpec) -> tuple[Any, int]:
+    def _tracked_run(self, spec: RunSpec) -> tuple[Any, int]:
         if spec.id not in self.open:
             self.began = True
             self.open[spec.id] = (self.tracker.begin(spec), 0)
         return self.open[spec.id]
 
     def _log(self, spec: RunSpec, epoch: Epoch) -> None:
-        opened, last = self._opened(spec)
+        tracker_run, last = self._tracked_run(spec)
         if epoch.epoch > last:  # a stack that was lost or halved trains its epochs again
-            self.tracker.log(opened, epoch)
-            self.open[spec.id] = (opened, epoch.epoch)
+            self.tracker.log(tracker_run, epoch)
+            self.open[spec.id] = (tracker_run, epoch.epoch)
 
     def _give_up(self, reason: str) -> None:
         if not self.failed:

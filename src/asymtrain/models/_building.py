@@ -48,10 +48,10 @@ def check_options(name: str, options: dict[str, object]) -> None:
     """Raise a `UsageError` for an unknown backbone, or an option that it does not have."""
     if name not in BACKBONES:
         raise unknown_name("backbone", name, BACKBONES)
-    known = options_of(BACKBONES[name])
+    valid_options = options_of(BACKBONES[name])
     for option in options:
-        if option not in known:
-            raise unknown_name(f"option of {name}", option, known)
+        if option not in valid_options:
+            raise unknown_name(f"option of {name}", option, valid_options)
 
 
 def options_of(backbone: type[Backbone]) -> set[str]:

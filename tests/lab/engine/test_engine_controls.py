@@ -19,7 +19,7 @@ from small_runs import (
 )
 
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.parameters import FlatParameters, dialogue_sums, layer_sums, layers_of
+from asymtrain.lab.engine.parameters import FlatParameters, alignment_sums, layer_sums, layers_of
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.engine.setup import build_backbone, prior_bias, random_labels, run_data
 from asymtrain.lab.engine.signals import noise_like, update_gradient
@@ -225,7 +225,7 @@ def test_layer_sums_are_sums_over_the_parameters_of_a_layer(flat):
     main = first - applied * second
     wanted = [slow_sums(product) for product in (main * second, main * main, second * second)]
     assert torch.allclose(
-        dialogue_sums(first, second, applied, layers.members), torch.stack(wanted), rtol=1e-4, atol=1e-3
+        alignment_sums(first, second, applied, layers.members), torch.stack(wanted), rtol=1e-4, atol=1e-3
     )
 
 

@@ -66,7 +66,7 @@ def test_an_epoch_of_three_passes_shows_each_image_three_times_in_new_orders():
     spec = dataclasses.replace(SPEC, passes=3, validation="none")
     network = build("mlp", classes=3, seed=0)
     held = DeviceData([spec], data, [setup.run_data(spec, data)], network, torch.device("cpu"), torch.float32)
-    assert (held.steps, held.seen) == (19, 150)
+    assert (held.steps, held.images_seen) == (19, 150)
     orders = []
     for epoch in range(2):
         held.start_epoch(epoch)
@@ -75,7 +75,7 @@ def test_an_epoch_of_three_passes_shows_each_image_three_times_in_new_orders():
     assert len(set(map(tuple, orders))) == 6
     dropped = dataclasses.replace(spec, last_batch="drop")
     held = DeviceData([dropped], data, [setup.run_data(spec, data)], network, torch.device("cpu"), torch.float32)
-    assert (held.steps, held.seen) == (18, 144)
+    assert (held.steps, held.images_seen) == (18, 144)
 
 
 @pytest.mark.parametrize("kind", ["vectors", "tokens"])

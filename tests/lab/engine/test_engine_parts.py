@@ -190,7 +190,7 @@ def test_a_tally_is_the_mean_over_images_and_over_defined_cosines():
             if cosine is not None:
                 # All of the auxiliary gradient is in the first layer; 16 of main's 25 are.
                 products = [[[50 * cosine, 0.0], [0.0, 0.0]], [[16.0, 9.0], [4.0, 0.0]], [[100.0, 0.0], [0.0, 0.0]]]
-                tally.add_dialogue(torch.tensor(products, dtype=torch.float64))
+                tally.add_alignment(torch.tensor(products, dtype=torch.float64))
         first, second = tally.read(9)
     assert first == pytest.approx(
         ((4 + 8 + 9) / 9, (40 + 120 + 90) / 9, 7 / 9, 0.125, -0.25, 0.5, 0.75 / math.sqrt(2), 0.5, 5.0, 10.0)
@@ -202,7 +202,7 @@ def test_a_tally_is_the_mean_over_images_and_over_defined_cosines():
 def test_one_run_s_nan_is_its_own():
     tally = Tally(2, torch.device("cpu"))
     tally.add_losses(torch.tensor([float("nan"), 1.0]), torch.zeros(2), torch.zeros(2), torch.tensor(2.0))
-    tally.add_dialogue(torch.tensor([[[float("inf")], [0.5]], [[float("inf")], [1.0]], [[1.0], [1.0]]]))
+    tally.add_alignment(torch.tensor([[[float("inf")], [0.5]], [[float("inf")], [1.0]], [[1.0], [1.0]]]))
     lost, fine = tally.read(2)
     assert math.isnan(lost.main_loss)
     assert lost.cosine is None

@@ -399,7 +399,7 @@ def test_every_stack_has_one_end_whenever_workers_break(seed, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 + seed % 2)
     plans = [StackPlan(tuple(examples(arch, n)), "batched") for n in range(1, 6) for arch in ("mlp", "vit")]
     with executors.Workers() as workers:
-        here = local.Local(torch.device("cuda"), kept=workers if seed % 3 else None)
+        here = local.Local(torch.device("cuda"), worker_pool=workers if seed % 3 else None)
         for execution in range(6):
             chosen = fake.chance.sample(plans, fake.chance.randint(1, 10))
             last = fake.chance.randint(1, len(chosen)) if execution % 2 else None

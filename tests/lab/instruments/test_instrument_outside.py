@@ -42,7 +42,7 @@ class BestEpoch(Instrument[BestOptions, dict[RunSpec, int]]):
 
     def measure(self, options, bench):
         specs = bench.choose()
-        known = bench.kept(f"best since {options.since}", specs)
+        known = bench.stored_values(f"best since {options.since}", specs)
         found = {spec: values[spec.epochs] for spec, values in known.items()}
         for run in bench.runs([spec for spec in specs if spec not in found]):
             later = run.history[options.since - 1 :]

@@ -114,7 +114,7 @@ def test_a_claim_that_cannot_be_read_is_named(path):
     connection.close()
     with Store(path) as store:
         with pytest.warns(StoreWarning, match="a claim cannot be read"):
-            assert store.held([ASKED.id]) == set()
+            assert store.claimed_ids([ASKED.id]) == set()
         assert store.summary().total.pending == 1
         with pytest.raises(DamagedError, match="a claim cannot be read"):
             store.claim([ASKED])

@@ -56,36 +56,38 @@ def base_spec(
     from asymtrain.lab.scales import get_scale, scaled_spec
 
     sizes = get_scale(scale)
-    given = {name: value for name, value in fields.items() if value is not None}
+    run_fields = {name: value for name, value in fields.items() if value is not None}
     if data_options:
-        known = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
-        given["dataset_options"] = {**known, **data_options}
+        scale_options = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
+        run_fields["dataset_options"] = {**scale_options, **data_options}
     if recipe is not None:
-        epochs = RunSpec(epochs=given.get("epochs", sizes.fields["epochs"])).epochs  # which refuses what is no number
-        given = recipe_fields(recipe, epochs, given)
-    spec = scaled_spec(sizes, arch, dataset, **given)
+        epochs = RunSpec(
+            epochs=run_fields.get("epochs", sizes.fields["epochs"])
+        ).epochs  # which refuses what is no number
+        run_fields = recipe_fields(recipe, epochs, run_fields)
+    spec = scaled_spec(sizes, arch, dataset, **run_fields)
     if not arch_options:
         return spec
     return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
 
 
-def recommends(given: Mapping[str, Any], strength: object) -> bool:
-    """Whether nobody named a configuration of branches, or its strength alone; `given` are fields of runs."""
+def recommends(fields: Mapping[str, Any], strength: object) -> bool:
+    """Whether nobody named a configuration of branches, or its strength alone; `fields` are those of runs."""
     from asymtrain.lab.candidates import Candidate
 
     if strength is None:
-        return not {*Candidate().fields(), "redundancy", "activation"}.intersection(given)
+        return not {*Candidate().fields(), "redundancy", "activation"}.intersection(fields)
     if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= float(strength) < math.inf:
         raise UsageError(f"strength must be a finite number of 0 or more, got {strength!r}")
     for name in ("alpha", "class_reduction", "layer_reduction", "balance"):
-        if name in given:
-            option = "--alpha" if name == "alpha" else f"--set {name}={given[name]}"
+        if name in fields:
+            option = "--alpha" if name == "alpha" else f"--set {name}={fields[name]}"
             raise UsageError(f"--strength is a weight in a unit of its own: leave out --strength, or {option}")
     return True
 
 
 def with_recommended(
-    bases: Sequence[RunSpec], given: Mapping[str, Any], strength: float | None, data_root: Path | None
+    bases: Sequence[RunSpec], named_fields: Mapping[str, Any], strength: float | None, data_root: Path | None
 ) -> tuple[list[RunSpec], str]:
     """Specs with the branches that the library recommends for their models, and a line that tells them.
 
@@ -99,8 +101,8 @@ def with_recommended(
     for base in bases:
         candidate, convolution = recommended_branches(base, load_for(base, data_root))
         fields = candidate.fields() | ({} if strength is None else {"alpha": strength})
-        fields |= {name: given[name] for name in fields if given.get(name) is not None}
-        if fields["head"] != "linear" and "bias" not in given:
+        fields |= {name: named_fields[name] for name in fields if named_fields.get(name) is not None}
+        if fields["head"] != "linear" and "bias" not in named_fields:
             fields["bias"] = "none"
         specs.append(replace(base, **fields))
         own = f"{base.arch}, whose layers hold convolutions" if convolution and strength is None else base.arch
@@ -129,8 +131,8 @@ def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
         return current_versions()
     if not (ids := [run.spec.id for run in runs]):
         return {}
-    with Store(record, read_only=True) as opened:
-        return joined_versions([row.provenance.versions for row in opened.records(ids)])
+    with Store(record, read_only=True) as store:
+        return joined_versions([row.provenance.versions for row in store.records(ids)])
 
 
 @dataclass
@@ -163,8 +165,8 @@ def train_runs(
     done, wanted = Trained([]), {spec.id for spec in specs}
     stored, begun = set[str](), set[str]()
     if store is not None and not fresh and store_exists(store):
-        with Store(store, read_only=True) as opened:
-            stored = opened.finished(wanted)
+        with Store(store, read_only=True) as record:
+            stored = record.finished(wanted)
         begun = checkpointed(store) & wanted - stored
     with tracking(tracker, display.update, display.console.print) as update:
         trained = executors.execute(specs, store=store, fresh=fresh, progress=update, **options)  # refuses first
@@ -217,15 +219,15 @@ def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
     def value(word: str) -> str:
         return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
 
-    def argument(found: re.Match[str]) -> str:
-        option, field, of_field, device = found.groups()
+    def argument(match: re.Match[str]) -> str:
+        option, field, of_field, device = match.groups()
         name = _ARGUMENTS.get(option, option.replace("-", "_"))
         if option == "set":
             return f"{field}={value(of_field)}"
         if name not in arguments:  # an option of another program, as in `pip install --no-deps`
-            return found[0]
-        given = f"{{{field!r}: {value(of_field)}}}" if field else repr(device) if device else ""
-        return f"{name}={given or (True if isinstance(arguments[name].default, bool) else '')}"
+            return match[0]
+        argument_text = f"{{{field!r}: {value(of_field)}}}" if field else repr(device) if device else ""
+        return f"{name}={argument_text or (True if isinstance(arguments[name].default, bool) else '')}"
 
     return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\w+)=([\w.]+)| (cpu|cuda)\b)?", argument, text)
 
@@ -234,7 +236,7 @@ _ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "d
 
 
 def given_fields(
-    function: str, chosen: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
+    function: str, arguments: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
 ) -> dict[str, Any]:
     """Those that a function's arguments chose, unless None, and further ones; `own` are known by another name there."""
     from asymtrain.lab.runs import DEFAULTS
@@ -243,9 +245,9 @@ def given_fields(
         if name in own:
             raise UsageError(f"{name} is given as {own[name]}= here")
         if name not in DEFAULTS:
-            known = {*DEFAULTS, *own.values()} - {*own}
-            raise unknown_name(f"argument of {function}, or field of a run,", name, known)
-    return {name: value for name, value in chosen.items() if value is not None} | dict(fields)
+            names = {*DEFAULTS, *own.values()} - {*own}
+            raise unknown_name(f"argument of {function}, or field of a run,", name, names)
+    return {name: value for name, value in arguments.items() if value is not None} | dict(fields)
 
 
 def checked_paths(
@@ -266,7 +268,7 @@ def named_spec(
     build: object,
     data: object,
     recipe: str | None,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     build_options: Mapping[str, Any] | None,
     data_options: Mapping[str, Any] | None,
     data_root: Path | None,
@@ -297,12 +299,12 @@ def named_spec(
         given_one = f"a {type(build).__name__}"
         raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
     arch = build if isinstance(build, str) else UNNAMED
-    base = base_spec(arch, data, recipe=recipe, fields=given, arch_options=build_options, data_options=data_options)
+    base = base_spec(arch, data, recipe=recipe, fields=fields, arch_options=build_options, data_options=data_options)
     if all_images:
-        base = replace(base, per_class=given.get("per_class"))
-    recommended = recommended and recommends(given, strength)
-    known = {"dataset", *given, *(["alpha", "redundancy"] if all_images or recommended else [])}
-    (base,), opening = complete([base], recipe, known, data_root, recipe=recipe, **others)
+        base = replace(base, per_class=fields.get("per_class"))
+    recommended = recommended and recommends(fields, strength)
+    named_fields = {"dataset", *fields, *(["alpha", "redundancy"] if all_images or recommended else [])}
+    (base,), opening = complete([base], recipe, named_fields, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
         dataset = load_for(base, data_root)
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
@@ -310,7 +312,7 @@ def named_spec(
         base = replace(base, arch=arch)
     check_data([base], data_root)
     if recommended:
-        (base,), line = with_recommended([base], given, strength, data_root)
+        (base,), line = with_recommended([base], fields, strength, data_root)
         opening.append(line)
     return base, opening
 
@@ -321,10 +323,10 @@ def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
     from asymtrain.lab.data.own import load_arrays
     from asymtrain.lab.data.resize import resized
 
-    known = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
+    names = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
     for name in options:
-        if name not in known:
-            raise unknown_name("option of the data", name, known)
+        if name not in names:
+            raise unknown_name("option of the data", name, names)
     return resized(data, options.get("image_size")) if isinstance(data, Dataset) else load_arrays(data, **options)
 
 
@@ -343,8 +345,8 @@ def parse_seeds(seeds: int | Iterable[int], first: int = FIRST_SEED) -> tuple[in
     return which
 
 
-def call_text(function: str, base: RunSpec, given: Mapping[str, Any], own: Mapping[str, str], **options: Any) -> str:
+def call_text(function: str, base: RunSpec, fields: Mapping[str, Any], own: Mapping[str, str], **options: Any) -> str:
     """The call as a page shows it, with the options that are set; what is no name stands by that of its runs."""
-    chosen = {**given, **{name: value for name, value in options.items() if value}}
-    shown = [f"{own.get(name, name)}={value!r}" for name, value in chosen.items()]
-    return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *shown])})"
+    arguments = {**fields, **{name: value for name, value in options.items() if value}}
+    keywords = [f"{own.get(name, name)}={value!r}" for name, value in arguments.items()]
+    return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *keywords])})"

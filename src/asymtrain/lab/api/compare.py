@@ -109,7 +109,7 @@ def compare(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, signal or per_class.
     """
-    chosen = {
+    arguments = {
         "epochs": epochs, "batch": batch, "learning_rate": learning_rate, "weight_decay": weight_decay, "at": at,
         "pool": pool, "layout": layout, "head": head, "objective": objective, "bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
@@ -121,31 +121,40 @@ def compare(
     from asymtrain.lab.terminal import progress_display
 
     own = common.OWN | {"seed": "seeds"}
-    given = common.given_fields("compare", chosen, fields, own)
+    run_fields = common.given_fields("compare", arguments, fields, own)
     numbers = common.parse_seeds(seeds)
     with common.naming_arguments(compare), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
         base, opening = common.named_spec(
-            build, data, recipe, given, build_options, data_options, root, scope, recommended=True, strength=strength
+            build,
+            data,
+            recipe,
+            run_fields,
+            build_options,
+            data_options,
+            root,
+            scope,
+            recommended=True,
+            strength=strength,
         )
         specs = pairs(base, numbers)
         where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
         with progress_display(opening, quiet=not progress) as display:
             trained = common.train_runs(specs, display, **where)
-    left = f"{len(trained.runs)} of {len(specs)} runs were trained"
+    progress_words = f"{len(trained.runs)} of {len(specs)} runs were trained"
     if trained.interrupt is not None:
         again = f"they are in {record}; call it again to go on" if record else "give store= to keep what is trained"
-        trained.interrupt.add_note(f"asymtrain.compare: {left}; {again}")
+        trained.interrupt.add_note(f"asymtrain.compare: {progress_words}; {again}")
         raise trained.interrupt
-    chosen = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe} | given
+    arguments = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe} | run_fields
     options = {"strength": strength, "build_options": build_options, "data_options": data_options}
-    command = common.call_text("compare", base, chosen, own, **options)
+    command = common.call_text("compare", base, arguments, own, **options)
     result = compared(trained.runs, command, record)
     if len(trained.runs) < len(specs):
-        left += f": {trained.note}" if trained.note else ""
+        progress_words += f": {trained.note}" if trained.note else ""
         if not result.summary.comparisons:
-            raise UsageError(f"no pair of runs can be compared: {left}")
-        warnings.warn(left, UsageWarning, stacklevel=2)
+            raise UsageError(f"no pair of runs can be compared: {progress_words}")
+        warnings.warn(progress_words, UsageWarning, stacklevel=2)
     if folder is not None:
         result.page(folder)
     return result

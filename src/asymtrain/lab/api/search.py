@@ -92,13 +92,13 @@ def search(
     from asymtrain.lab.terminal import progress_display
 
     own = common.OWN | {"seed": "seeds", "learning_rate": "learning_rates", "weight_decay": "weight_decays"}
-    given = common.given_fields("search", {"epochs": final_epochs}, fields, own)
+    run_fields = common.given_fields("search", {"epochs": final_epochs}, fields, own)
     numbers = common.parse_seeds(seeds, SEARCH_SEEDS[0])
     grids = {"learning_rates": learning_rates, "weight_decays": weight_decays, "alphas": alphas}
     tried: dict[str, Any] = {name: None if values is None else _numbers(name, values) for name, values in grids.items()}
     with common.naming_arguments(search), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
-        base, opening = common.named_spec(build, data, recipe, given, build_options, data_options, root, scope)
+        base, opening = common.named_spec(build, data, recipe, run_fields, build_options, data_options, root, scope)
         options: dict[str, Any] = {
             "fixed_weight_decay": fixed_weight_decay,
             "fair": fair,
@@ -114,8 +114,10 @@ def search(
         raise interrupt
     if folder is not None and record is not None:
         values = {name: value for name, value in {**tried, **options}.items() if value is not None}
-        chosen = {"strategy": strategy, "recipe": recipe, "seeds": list(numbers), **values} | given
-        command = common.call_text("search", base, chosen, own, build_options=build_options, data_options=data_options)
+        arguments = {"strategy": strategy, "recipe": recipe, "seeds": list(numbers), **values} | run_fields
+        command = common.call_text(
+            "search", base, arguments, own, build_options=build_options, data_options=data_options
+        )
         write_search(folder, [result], {"Command": command, **search_facts([result], record)})
     return result
 
@@ -138,8 +140,8 @@ def plan_searches(bases: Sequence[RunSpec], strategy: str, **options: Any) -> li
 
     if strategy not in STRATEGIES:
         raise unknown_name("strategy of a search", strategy, STRATEGIES)
-    given = {name: value for name, value in options.items() if value is not None}
-    return [STRATEGIES[strategy](base, **given) for base in bases]
+    settings = {name: value for name, value in options.items() if value is not None}
+    return [STRATEGIES[strategy](base, **settings) for base in bases]
 
 
 def train_searches(

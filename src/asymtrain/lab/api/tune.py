@@ -106,23 +106,23 @@ def tune(
     for name in ("validation", "test"):
         if name in fields:
             raise UsageError(f"{name} is not yours to set here: pairs are tested, and the race validates")
-    chosen = {
+    arguments = {
         "epochs": EPOCHS if epochs is None else epochs, "batch": batch, "learning_rate": learning_rate,
         "weight_decay": weight_decay, "at": at, "pool": pool, "layout": layout, "precision": precision,
     }  # fmt: skip
-    given = common.given_fields("tune", chosen, fields, own)
+    run_fields = common.given_fields("tune", arguments, fields, own)
     with common.naming_arguments(tune), ExitStack() as scope:
         folder, record, root = common.checked_paths(out, store, data_root, device)
         missing: dict[str, Any] = {"epochs": EPOCHS} if epochs is None else {}
         base, opening = common.named_spec(
-            build, data, recipe, given, build_options, data_options, root, scope, all_images=True, **missing
+            build, data, recipe, run_fields, build_options, data_options, root, scope, all_images=True, **missing
         )
-        question, lines = make_question(base, candidates, minutes, given, root, device)
+        question, lines = make_question(base, candidates, minutes, run_fields, root, device)
         with progress_display([*opening, *lines], quiet=not progress) as display:
             result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
     listed = None if candidates is None else [candidate.fields() for candidate in question.candidates]
     command = common.call_text(
-        "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, build_options=build_options,
+        "tune", base, {"minutes": minutes, "recipe": recipe} | run_fields, own, build_options=build_options,
         data_options=data_options, candidates=listed,
     )  # fmt: skip
     result = replace(result, command=command, versions=common.versions_in(record, result.runs))
@@ -130,9 +130,9 @@ def tune(
         result.page(folder)
     if result.interrupted:
         stop = KeyboardInterrupt()
-        kept = f"finished runs are in {record}" if record else "no run is kept"
+        record_words = f"finished runs are in {record}" if record else "no run is kept"
         again = "call it again to go on" if folder else "give out= to go on with the same plan"
-        stop.add_note(f"asymtrain.tune: {kept}; {again}. {result.sentence}")
+        stop.add_note(f"asymtrain.tune: {record_words}; {again}. {result.sentence}")
         raise stop
     return result
 
@@ -141,7 +141,7 @@ def make_question(
     base: RunSpec,
     candidates: Iterable[Candidate | Mapping[str, Any]] | None,
     minutes: float | None,
-    given: Collection[str],
+    named_fields: Collection[str],
     data_root: Path | None,
     device: str | None,
 ) -> tuple[Question, list[str]]:
@@ -151,10 +151,10 @@ def make_question(
     from asymtrain.lab.tune import Question, as_candidates, default_of, without_equals
 
     lines = []
-    if "precision" not in given and (fast := fast_precision(device)) is not None and fast != base.precision:
+    if "precision" not in named_fields and (fast := fast_precision(device)) is not None and fast != base.precision:
         base = replace(base, precision=fast)
         lines.append(f"Precision {fast}, which this GPU has: give fp32 for float32.")
-    question = Question(base, as_candidates(candidates, RECOMMENDED), minutes, "learning_rate" in given)
+    question = Question(base, as_candidates(candidates, RECOMMENDED), minutes, "learning_rate" in named_fields)
     if candidates is None:
         question = replace(question, candidates=as_candidates(None, default_of(base, data_root)))
     return without_equals(question, data_root), lines

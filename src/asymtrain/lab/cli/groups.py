@@ -34,8 +34,8 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     def add(name: str, default: Any, annotation: Any, heading: str | None = None) -> None:
         assert name not in parameters, f"two groups of {command.__name__} have an option {name}"
         kind = inspect.Parameter.KEYWORD_ONLY  # so that an argument may follow an option that has a default
-        shown = _shown(annotation, heading)
-        parameters[name] = inspect.Parameter(name, kind, default=default, annotation=shown)
+        option = _with_heading(annotation, heading)
+        parameters[name] = inspect.Parameter(name, kind, default=default, annotation=option)
 
     for name, parameter in inspect.signature(command).parameters.items():
         annotation = hints.get(name, parameter.annotation)
@@ -68,7 +68,7 @@ def shown_fields(group: Any) -> list["dataclasses.Field[Any]"]:
     return [field for field in dataclasses.fields(group) if field.name not in getattr(group, "without", ())]
 
 
-def _shown(annotation: Any, heading: str | None) -> Any:
+def _with_heading(annotation: Any, heading: str | None) -> Any:
     """The option as its help shows it: under a heading."""
     if get_origin(annotation) is not Annotated:
         return annotation

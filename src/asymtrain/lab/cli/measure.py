@@ -143,19 +143,19 @@ def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
 class CommandBench(Bench):
     """See `Bench`: runs from the options of a command, progress on stderr."""
 
-    def __init__(self, shared: Mapping[str, Any], where: DeviceOptions, output: MeasureOutput) -> None:
+    def __init__(self, options: Mapping[str, Any], where: DeviceOptions, output: MeasureOutput) -> None:
         names = {field.name for field in dataclasses.fields(RunOptions)}
-        self.chosen = RunOptions(**{name: value for name, value in shared.items() if name in names})
-        self.run_ids: Sequence[str] = shared.get("run") or ()
+        self.chosen = RunOptions(**{name: value for name, value in options.items() if name in names})
+        self.run_ids: Sequence[str] = options.get("run") or ()
         self.output, self.device, self.data_root = output, where.device, where.data_root
         self.stored = bool(self.run_ids)
         self.quick = not self.stored and self.chosen.scale in (None, "quick")
         self.store = output.store or (DEFAULT_OUT / STORE_NAME if self.stored else output.store_path)
         self.failed = False  # has a run that was to be trained?
-        self.states_folder: Path = shared.get("states") or output.out / "states"
-        if self.stored and shared.get("track"):
+        self.states_folder: Path = options.get("states") or output.out / "states"
+        if self.stored and options.get("track"):
             raise UsageError("--run reads stored runs and trains nothing: leave out --track")
-        self.tracker = TrackOptions(shared.get("track")).open(output.out)
+        self.tracker = TrackOptions(options.get("track")).open(output.out)
 
     def choose(
         self, archs: Sequence[str] = (), default_seeds: Sequence[int] = (), *, with_plain: bool = False, **fields: Any
@@ -184,22 +184,22 @@ class CommandBench(Bench):
         from asymtrain.lab.executors import check_data
         from asymtrain.lab.store import stored_runs
 
-        wanted = dict.fromkeys(specs)
+        unique_specs = dict.fromkeys(specs)
         if self.stored:
-            runs = stored_runs(self.store, [spec.id for spec in wanted])
+            runs = stored_runs(self.store, [spec.id for spec in unique_specs])
         else:
             check_data(specs, self.data_root)
             where: dict[str, Any] = {"device": self.device, "data_root": self.data_root, "tracker": self.tracker}
             with progress_display() as display:
                 trained = train_runs(list(specs), display, store=self.store, **where)
             runs = trained.runs
-            if len(runs) < len(wanted):
-                self.failed = show_failures(self.store, {spec.id for spec in wanted})
-                show_unfinished(trained, len(wanted), self.store, AGAIN)
+            if len(runs) < len(unique_specs):
+                self.failed = show_failures(self.store, {spec.id for spec in unique_specs})
+                show_unfinished(trained, len(unique_specs), self.store, AGAIN)
             if trained.interrupt:
                 raise typer.Exit(INTERRUPTED)
         by_id = {run.spec.id: run for run in runs}
-        return [by_id[spec.id] for spec in wanted if spec.id in by_id]
+        return [by_id[spec.id] for spec in unique_specs if spec.id in by_id]
 
     @contextmanager
     def telling(self, start: str) -> Iterator[Say]:
@@ -226,19 +226,25 @@ class CommandBench(Bench):
 
 def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
     """Specs of finished runs by their ids or the beginnings of them; `all` for every one."""
-    known = {run.spec.id: run.spec for run in finished_runs(store)}
+    specs_by_id = {run.spec.id: run.spec for run in finished_runs(store)}
     names = [name for text in texts for name in comma_words(text)]
     if not names:
         raise UsageError(f"--run needs the id of a run: `asymtrain report --store {store}` writes them into rows.csv")
     specs: dict[str, RunSpec] = {}
     for name in names:
-        matching = list(known) if name == "all" else [spec_id for spec_id in known if spec_id.startswith(name.lower())]
+        matching = (
+            list(specs_by_id)
+            if name == "all"
+            else [spec_id for spec_id in specs_by_id if spec_id.startswith(name.lower())]
+        )
         if not matching:
-            if len(known) <= MOST_IDS or get_close_matches(name, known, cutoff=0.5):
-                raise unknown_name(f"run in {store}", name, known)  # few of them, or it was mistyped
-            listed = ", ".join(sorted(known)[:MOST_IDS])
-            raise UsageError(f"unknown run in {store} {name!r}: write one of {listed} and {len(known) - MOST_IDS} more")
+            if len(specs_by_id) <= MOST_IDS or get_close_matches(name, specs_by_id, cutoff=0.5):
+                raise unknown_name(f"run in {store}", name, specs_by_id)  # few of them, or it was mistyped
+            listed = ", ".join(sorted(specs_by_id)[:MOST_IDS])
+            raise UsageError(
+                f"unknown run in {store} {name!r}: write one of {listed} and {len(specs_by_id) - MOST_IDS} more"
+            )
         if len(matching) > 1 and name != "all":
             raise UsageError(f"--run {name} is the beginning of {len(matching)} ids: write more of it")
-        specs |= {spec_id: known[spec_id] for spec_id in matching}
+        specs |= {spec_id: specs_by_id[spec_id] for spec_id in matching}
     return list(specs.values())

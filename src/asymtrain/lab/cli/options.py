@@ -195,19 +195,19 @@ class RunOptions:
         str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
     ] = None
 
-    def given(self) -> list[str]:
+    def given_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
 
     def complete(
-        self, bases: "Sequence[RunSpec]", given: Collection[str], data_root: Path | None, **others: Any
+        self, bases: "Sequence[RunSpec]", named_fields: Collection[str], data_root: Path | None, **others: Any
     ) -> "tuple[list[RunSpec], list[str]]":
         """The specs with a batch that fits their data, and lines that name the defaults.
 
-        `given` are further fields that were given, `others` further settings that were not.
+        `named_fields` are further fields that were given, `others` further settings that were not.
         """
         from asymtrain.lab.recipes import complete
 
-        fields = {"dataset" if name == "data" else name for name in self.given()} | set(given)
+        fields = {"dataset" if name == "data" else name for name in self.given_names()} | set(named_fields)
         defaults = {"scale": self.scale or "quick", "recipe": self.recipe or "paper", **others}
         missing = {name: value for name, value in defaults.items() if name not in fields}
         return complete(bases, self.recipe, fields, data_root, **missing)
@@ -223,7 +223,7 @@ class RunOptions:
         words = [self.data or "", *(word.strip() for text in self.arch or () for word in text.split(","))]
         functions = {word for word in words[:1] if is_function(word, SOURCES)}
         functions |= {word for word in words[1:] if is_function(word, LIBRARIES)}
-        for name in self.given():
+        for name in self.given_names():
             values = {"data": words[:1], "arch": words[1:]}.get(name, [""])
             if name not in allowed and not functions.issuperset(values):
                 raise UsageError(f"{option} names runs with all their settings: leave out --{name.replace('_', '-')}")
@@ -243,7 +243,7 @@ class RunOptions:
         `fields` are further fields of the specs.
         """
         own = {name: value for name, value in vars(self).items() if name not in CHOICES}
-        with naming_options(self.given(), fields):
+        with naming_options(self.given_names(), fields):
             return [
                 base_spec(
                     name,
@@ -419,14 +419,14 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     from asymtrain.lab.sources import check_name
     from asymtrain.models import backbone_names
 
-    known = backbone_names()
+    backbones = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in known:
+        if name not in backbones:
             if not by_name:
-                raise unknown_name("backbone", name, known)
+                raise unknown_name("backbone", name, backbones)
             check_name(name)
-    return tuple(dict.fromkeys(names or known))
+    return tuple(dict.fromkeys(names or backbones))
 
 
 def parse_settings(

@@ -220,8 +220,8 @@ def list_(
         from asymtrain.lab.studies.paper.recipe import of_archs
         from asymtrain.lab.studies.paper.recipes import RECIPES
     study = chosen.build()
-    workers, known = estimated_workers(device), read(output)
-    needs = {name: of_archs(recipe.needs(study, known), chosen.archs) for name, recipe in RECIPES.items()}
+    workers, snapshot = estimated_workers(device), read(output)
+    needs = {name: of_archs(recipe.needs(study, snapshot), chosen.archs) for name, recipe in RECIPES.items()}
     rows = [
         {
             "name": recipe.name,
@@ -230,17 +230,17 @@ def list_(
             "beyond_the_paper": recipe.beyond,
             "claims": list(recipe.claims),
             **left.progress,
-            "seconds_left": seconds_left(STUDY, study, left, known, workers)[0],
+            "seconds_left": seconds_left(STUDY, study, left, snapshot, workers)[0],
         }
         for recipe in RECIPES.values()
-        for left in [missing_of(needs[recipe.name], known)]
+        for left in [missing_of(needs[recipe.name], snapshot)]
     ]
     if output.json:
         show_json(rows)
         return
     show_table(_recipes_table(rows))
-    left = missing_of(joined(needs.values()), known)
-    stdout().print(plan_sentence(STUDY, study, left, known, workers), soft_wrap=True)
+    left = missing_of(joined(needs.values()), snapshot)
+    stdout().print(plan_sentence(STUDY, study, left, snapshot, workers), soft_wrap=True)
 
 
 def _recipes_table(rows: Sequence[dict[str, Any]]) -> "Table":
@@ -326,16 +326,16 @@ def next_(
 
 
 def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOutput, *, full: bool) -> View:
-    def opening(known: "Snapshot") -> list[str]:
-        others = elsewhere(known, study)
+    def opening(snapshot: "Snapshot") -> list[str]:
+        others = elsewhere(snapshot, study)
         return [study_sentence(study), *([others] if others else [])]
 
-    def show(known: "Snapshot") -> str:
+    def show(snapshot: "Snapshot") -> str:
         from asymtrain.lab.studies.paper.page import judge_recipes, write_paper
         from asymtrain.lab.studies.paper.spec_index import specs_behind
 
-        results, judgements = judge_recipes(block.parts, study, known)
-        specs = specs_behind(block.parts, study, known)
+        results, judgements = judge_recipes(block.parts, study, snapshot)
+        specs = specs_behind(block.parts, study, snapshot)
         page = write_paper(output.out, results, judgements, study, typed_command(context), specs)["page"]
         again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(output.store_path)])
         rest = f"the report has them, and `{again}` prints those of one recipe"
@@ -352,7 +352,7 @@ class Judged:
     study: "Scope"
     parts: "Sequence[Recipe]"
     store: Path
-    known: "Snapshot"
+    snapshot: "Snapshot"
     results: "Sequence[RecipeResult]"
     judgements: "Sequence[Judgement]"
 
@@ -367,10 +367,10 @@ def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judg
         from asymtrain.lab.report.page import check_folder  # here: matplotlib is loaded with it
 
         check_folder(output.out)
-    known = read_store(store)
-    results, judgements = judge_recipes(parts, study, known)
-    check_stored(results, study, known, parts)
-    return Judged(study, parts, store, known, results, judgements)
+    snapshot = read_store(store)
+    results, judgements = judge_recipes(parts, study, snapshot)
+    check_stored(results, study, snapshot, parts)
+    return Judged(study, parts, store, snapshot, results, judgements)
 
 
 @paper.command()
@@ -425,11 +425,11 @@ def show(
     values = (judged.results, judged.judgements, judged.study)
     written = "--out FOLDER writes them as a page"
     if output.out is not None:
-        specs = specs_behind(judged.parts, judged.study, judged.known)
+        specs = specs_behind(judged.parts, judged.study, judged.snapshot)
         page = write_paper(output.out, *values, typed_command(context), specs)["page"]
         written = "the page has them"
     show_results(*values, f"name one recipe, or add --full; {written}", full=full, json=output.json)
-    if others := elsewhere(judged.known, judged.study):
+    if others := elsewhere(judged.snapshot, judged.study):
         stderr().print(others)
     if output.out is not None:
         stderr().print(f"Report: {page}, from {judged.store}")
@@ -451,14 +451,14 @@ def study_sentence(study: "Scope") -> str:
     return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
 
 
-def elsewhere(known: "Snapshot", study: "Scope") -> str:
+def elsewhere(snapshot: "Snapshot", study: "Scope") -> str:
     """What else the store holds; it is never mixed in."""
     from asymtrain.lab.studies.frame import joined
     from asymtrain.lab.studies.paper.recipes import RECIPES
 
-    needs = joined(recipe.needs(study, known) for recipe in RECIPES.values())
+    needs = joined(recipe.needs(study, snapshot) for recipe in RECIPES.values())
     mine = {spec.id: spec for spec in needs.specs}
-    others = [run.spec for run in known.runs.values() if run.spec.id not in mine]
+    others = [run.spec for run in snapshot.runs.values() if run.spec.id not in mine]
     if not others:
         return ""
     fields = ("dataset", "epochs", "precision")
@@ -472,7 +472,7 @@ def elsewhere(known: "Snapshot", study: "Scope") -> str:
 
 
 def check_stored(
-    results: "Sequence[RecipeResult]", study: "Scope", known: "Snapshot", parts: "Sequence[Recipe]"
+    results: "Sequence[RecipeResult]", study: "Scope", snapshot: "Snapshot", parts: "Sequence[Recipe]"
 ) -> None:
     """Refuse to show tables of dashes: name the options under which the store has rows, or what else it holds."""
     if any(result.runs_there or result.measurements_there for result in results):
@@ -480,16 +480,16 @@ def check_stored(
     from asymtrain.lab.studies.frame import missing
     from asymtrain.lab.studies.paper.study import SIZES
 
-    found = {}
-    for scale, precision in product(SIZES, sorted({run.spec.precision for run in known.runs.values()})):
+    rows_by_options = {}
+    for scale, precision in product(SIZES, sorted({run.spec.precision for run in snapshot.runs.values()})):
         other = dataclasses.replace(study, sizes=SIZES[scale], precision=precision, seeds=(), epochs=0)
-        there = missing(STUDY, parts, other, known).progress
-        found[f"--scale {scale} --precision {precision}"] = there["runs_there"] + there["measurements_there"]
-    best = max(found, key=lambda options: found[options], default="")
+        there = missing(STUDY, parts, other, snapshot).progress
+        rows_by_options[f"--scale {scale} --precision {precision}"] = there["runs_there"] + there["measurements_there"]
+    best = max(rows_by_options, key=lambda options: rows_by_options[options], default="")
     names = ", ".join(result.name for result in results) if len(results) <= SHOWN_WHOLE else "these recipes"
-    remedy = elsewhere(known, study) or "Train them with `asymtrain paper run`."
-    if best and found[best]:
-        remedy = f"Add {best} to see {counted(found[best], 'row')} of it."
+    remedy = elsewhere(snapshot, study) or "Train them with `asymtrain paper run`."
+    if best and rows_by_options[best]:
+        remedy = f"Add {best} to see {counted(rows_by_options[best], 'row')} of it."
     raise UsageError(f"the store has no rows of {names} for this study. {study_sentence(study)} {remedy}")
 
 

@@ -41,8 +41,8 @@ def finished_runs(store: Path) -> "list[Run]":
     """All of a store, which must hold one."""
     from asymtrain.lab.store import Store
 
-    with Store(store, read_only=True) as opened:
-        runs = opened.runs()
+    with Store(store, read_only=True) as record:
+        runs = record.runs()
     if not runs:
         raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
     return runs

@@ -76,10 +76,11 @@ def run(
     else:
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
-        bases, named = chosen.base_specs(**fields), fields | {name: getattr(chosen, name) for name in chosen.given()}
+        bases = chosen.base_specs(**fields)
+        named = fields | {name: getattr(chosen, name) for name in chosen.given_names()}
         recommended = recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper")
-        known = {*fields, *(["alpha", "redundancy"] if recommended else [])}
-        bases, defaults = chosen.complete(bases, known, training.data_root, **unnamed)
+        named_fields = {*fields, *(["alpha", "redundancy"] if recommended else [])}
+        bases, defaults = chosen.complete(bases, named_fields, training.data_root, **unnamed)
         if recommended:
             bases, line = with_recommended(bases, named, chosen.strength, training.data_root)
             defaults.append(line)
@@ -88,7 +89,7 @@ def run(
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(specs, training.data_root)
-    store, wanted = output.store_path, {spec.id for spec in specs}
+    store, ids = output.store_path, {spec.id for spec in specs}
     options = dataclasses.asdict(training)
     with watch.opened(store), progress_display(defaults) as display:
         trained = train_runs(specs, display, store=store, tracker=tracker, **options)
@@ -98,9 +99,9 @@ def run(
         show_json(document(result.summary, len(specs), output))
     else:
         show_summary(result.summary)
-    failed = show_failures(store, wanted)
-    if len(trained.runs) < len(wanted):
-        show_unfinished(trained, len(wanted), store, display.going_on(training.minutes, fresh=training.fresh))
+    failed = show_failures(store, ids)
+    if len(trained.runs) < len(ids):
+        show_unfinished(trained, len(ids), store, display.going_on(training.minutes, fresh=training.fresh))
     stderr().print(f"Report: {output.out / FILES['report']}")
     if trained.interrupt or failed:
         raise typer.Exit(INTERRUPTED if trained.interrupt else FAILED)
@@ -127,12 +128,12 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
     return specs
 
 
-def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str, Any]:
+def document(summary: "Summary", runs: int, output: OutputOptions) -> dict[str, Any]:
     from asymtrain.lab.report.run_report import FILES
 
     seeds = [pairs[["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]] for pairs in summary.pairs]
     return {
-        "runs": {"wanted": wanted, "finished": len(summary.rows)},
+        "runs": {"wanted": runs, "finished": len(summary.rows)},
         "comparisons": [
             {**row, "seeds": frame.to_dict("records")} for row, frame in zip(summary.comparisons, seeds, strict=True)
         ],
@@ -140,16 +141,16 @@ def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str
     }
 
 
-def show_unfinished(trained: Trained, wanted: int, store: Path, how_to_continue: str) -> None:
+def show_unfinished(trained: Trained, total: int, store: Path, how_to_continue: str) -> None:
     opening = "Stopped" if trained.interrupt else "Not finished"
-    stderr().print(f"{opening}: {len(trained.runs)} of {wanted} runs are in {store}. {how_to_continue}")
+    stderr().print(f"{opening}: {len(trained.runs)} of {total} runs are in {store}. {how_to_continue}")
 
 
-def show_failures(store: Path, wanted: Collection[str]) -> bool:
+def show_failures(store: Path, ids: Collection[str]) -> bool:
     """Say why runs of these ids failed, each reason once; did any?"""
     from asymtrain.lab.store import failure_reasons
 
-    reasons = Counter(failure_reasons(store, wanted))
+    reasons = Counter(failure_reasons(store, ids))
     for reason, count in reasons.items():
         stderr().print(f"{counted(count, 'run')} failed: {reason}")
     return bool(reasons)

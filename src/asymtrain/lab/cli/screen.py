@@ -24,11 +24,11 @@ def shown_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         python = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *source: Any, **more: Any) -> None:
             if issubclass(category, UsageWarning):
                 stderr().print(f"asymtrain: {' '.join(str(message).split())}")
             else:
-                python(message, category, *place, **more)
+                python(message, category, *source, **more)
 
         warnings.showwarning = show
         warnings.simplefilter("always", UsageWarning)

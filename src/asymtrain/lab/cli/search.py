@@ -120,9 +120,9 @@ def search(
     with loading():
         from asymtrain.lab.executors import check_data, check_executor
     fields = {"epochs": final_epochs, **parse_settings(settings, FinalRuns, SEARCHED)}
-    given = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
+    named_fields = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
     values = grids.values()
-    bases, defaults = chosen.complete(chosen.base_specs(**fields), given, training.data_root)
+    bases, defaults = chosen.complete(chosen.base_specs(**fields), named_fields, training.data_root)
     searches = plan_searches(bases, seeds=chosen.parse_seeds(), **values)
     output.check()
     check_executor(training.executor, training.address)

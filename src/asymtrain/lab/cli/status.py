@@ -25,11 +25,11 @@ def status(
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
         from asymtrain.lab.store import Store
-    with Store(store or latest_store(), read_only=True) as opened, opened.snapshot():
-        summary = opened.summary()
-        waiting = pending_states(opened)
+    with Store(store or latest_store(), read_only=True) as record, record.snapshot():
+        summary = record.summary()
+        waiting = pending_states(record)
         # Reads every history: only where there is something to find.
-        diverged = opened.runs(outcome="diverged") if summary.total.diverged else []
+        diverged = record.runs(outcome="diverged") if summary.total.diverged else []
     if json:
         show_json(document(summary, waiting, diverged))
     else:

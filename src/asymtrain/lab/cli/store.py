@@ -50,10 +50,10 @@ def export(
         from asymtrain.lab.store import Store, export_store, read_export
         from asymtrain.lab.store.exchange import lost_by_export
     chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
-    with Store(store, read_only=True) as opened:
-        if not force and (loss := lost_by_export(opened, folder)):
+    with Store(store, read_only=True) as record:
+        if not force and (loss := lost_by_export(record, folder)):
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
-        export_store(opened, folder, format=chosen, without=list(map(read_export, _others(without or (), folder))))
+        export_store(record, folder, format=chosen, without=list(map(read_export, _others(without or (), folder))))
     written = read_export(folder)
     runs, measured = (sum(map(len, rows.values())) for rows in (written.runs, written.values))
     more = f", with {counted(measured, 'measured value')}" if measured else ""
@@ -73,8 +73,8 @@ def import_(
     if store.is_dir():
         raise UsageError(f"{store} is a folder: give the store first, and then the folders that are imported")
     exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
-    with Store(store) as opened:
-        imported = [import_store(opened, export) for export in exports]
+    with Store(store) as record:
+        imported = [import_store(record, export) for export in exports]
     added, measurements = sum(part.added for part in imported), sum(part.measurements for part in imported)
     present, differing = sum(part.present for part in imported), sum(part.differing for part in imported)
     text = f"Imported {counted(added, 'run')} into {store}"
@@ -93,8 +93,8 @@ def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
     with loading():
         from asymtrain.lab.store import Check, Damage, DamagedError, Store
     try:
-        with Store(store, read_only=True) as opened:
-            result = opened.check()
+        with Store(store, read_only=True) as record:
+            result = record.check()
     except DamagedError as error:
         result = Check({}, (Damage("file", str(error)),))
     if json:
@@ -121,12 +121,12 @@ def tensorboard(store: Source, folder: Folder) -> None:
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
 
 
-def _others(given: Iterable[Path], folder: Path) -> Iterator[Path]:
+def _others(paths: Iterable[Path], folder: Path) -> Iterator[Path]:
     """The exports that are named, or lie in a folder that is; not the one that is written."""
     from asymtrain.lab.store.exchange import find_exports
 
-    for path in given:
-        found = find_exports(path)
-        if not found:
+    for path in paths:
+        exports = find_exports(path)
+        if not exports:
             raise UsageError(f"--without {path}: there is no export, nor one in it; name what `store export` wrote")
-        yield from (export for export in found if export.resolve() != folder.resolve())
+        yield from (export for export in exports if export.resolve() != folder.resolve())

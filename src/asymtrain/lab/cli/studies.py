@@ -45,7 +45,7 @@ class View:
     """How a command shows what a store holds: its results, with a line to end with; and lines before the training."""
 
     show: "Callable[[Snapshot], str]"
-    opening: "Callable[[Snapshot], Sequence[str]]" = lambda known: ()
+    opening: "Callable[[Snapshot], Sequence[str]]" = lambda snapshot: ()
 
 
 def offered_blocks(study: "Study") -> Callable[[str], list[str]]:
@@ -82,15 +82,15 @@ def do_next(
     """Do a block, or the first that is not finished; `view` gives that of a block under its scope."""
     with loading():
         from asymtrain.lab.studies.frame import first_unfinished
-    known = read(output)
-    wanted = block or first_unfinished(study, scope, known)
+    snapshot = read(output)
+    wanted = block or first_unfinished(study, scope, snapshot)
     if wanted is None:
         stdout().print(f"Every block is finished: `asymtrain {study.name} show` prints the results.")
         return
     own = wanted.scope(scope)
-    done = train(context, study, wanted, own, training, output, tracks, view(wanted, own), known=known)
+    done = train(context, study, wanted, own, training, output, tracks, view(wanted, own), snapshot=snapshot)
     if done.left.is_empty and wanted.name in study.blocks:
-        after = first_unfinished(study, scope, done.known)
+        after = first_unfinished(study, scope, done.snapshot)
         stderr().print(
             f"Block {wanted.name} is finished. {f'The next is {after.name}.' if after else 'It was the last.'}"
         )
@@ -106,9 +106,9 @@ def train(
     tracks: TrackOptions,
     view: View,
     *,
-    known: "Snapshot | None" = None,
+    snapshot: "Snapshot | None" = None,
 ) -> "Done":
-    """Train and measure what is missing, then show. `known` is what the store holds, if it was just read."""
+    """Train and measure what is missing, then show. `snapshot` is what the store holds, if it was just read."""
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.studies.frame import check_ready, missing, plan_sentence, run_parts
@@ -117,16 +117,16 @@ def train(
     store, console, workers = output.store_path, stderr(), training.workers
     output.check()
     tracker = tracks.open(output.out)
-    known = read_store(store) if known is None else known
-    left = missing(study, block.parts, scope, known)
+    snapshot = read_store(store) if snapshot is None else snapshot
+    left = missing(study, block.parts, scope, snapshot)
     check_ready(study, block.name, block.parts, left, training.data_root)
     title = [f"Block {block.name}: {block.title}."] if block.title else []
-    for line in (*title, *view.opening(known), plan_sentence(study, scope, left, known, workers)):
+    for line in (*title, *view.opening(snapshot), plan_sentence(study, scope, left, snapshot, workers)):
         console.print(line)
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
-        def on_round(left: "Left", known: "Snapshot") -> None:
-            display.console.print(plan_sentence(study, scope, left, known, workers))
+        def on_round(left: "Left", snapshot: "Snapshot") -> None:
+            display.console.print(plan_sentence(study, scope, left, snapshot, workers))
 
         def on_measurement(measured: Any, done: int, total: int) -> None:
             display.productive = True
@@ -134,10 +134,10 @@ def train(
 
         calls = {"on_round": on_round, "on_run": display.finished, "on_measurement": on_measurement}
         options = {**dataclasses.asdict(training), "progress": update, **calls}
-        done = run_parts(study, block.parts, scope, store, known=known, **options)
+        done = run_parts(study, block.parts, scope, store, snapshot=snapshot, **options)
     closing = ""
     if display.productive or not done.interrupted:  # after a Ctrl-C at the start there is nothing new to show
-        closing = view.show(done.known)
+        closing = view.show(done.snapshot)
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
@@ -169,7 +169,7 @@ def study_group(name: str) -> typer.Typer:
             return study.scope(quick=self.quick)
 
     def view(context: typer.Context, output: StudyOutput) -> View:
-        return View(lambda known: show_study(context, study, output.scope, known, output))
+        return View(lambda snapshot: show_study(context, study, output.scope, snapshot, output))
 
     @group.command("list")
     @flattened
@@ -240,7 +240,7 @@ def show_study(
     context: typer.Context,
     study: "Study",
     scope: Any,
-    known: "Snapshot",
+    snapshot: "Snapshot",
     output: OutputOptions,
     files: Sequence[Path] = (),
 ) -> str:
@@ -249,9 +249,9 @@ def show_study(
         from asymtrain.lab.report.run_report import run_facts
         from asymtrain.lab.store.provenance import joined_versions
         from asymtrain.lab.studies.frame import write_study
-    page = study.page(scope, known, files)
-    versions = joined_versions(list(known.versions.values()))
-    facts = {"Command": typed_command(context), **run_facts(known.runs.values(), versions)}
+    page = study.page(scope, snapshot, files)
+    versions = joined_versions(list(snapshot.versions.values()))
+    facts = {"Command": typed_command(context), **run_facts(snapshot.runs.values(), versions)}
     written = write_study(study, page, output.out, facts)
     tables = [table for table in page.tables if not table.detail]
     show_page(written, page.document, tables, page.sentences, json=output.json)

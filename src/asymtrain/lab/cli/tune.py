@@ -77,8 +77,8 @@ class ModelOptions(RunOptions):
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
         spec = dataclasses.replace(spec, per_class=None)
-        given = {*Candidate().fields(), *fields}
-        (spec,), opening = self.complete([spec], given, data_root, scale=None, **others)
+        named_fields = {*Candidate().fields(), *fields}
+        (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
         return spec, opening
 
 
@@ -149,8 +149,8 @@ def tune(
     output.check()
     check_executor(effort.executor, effort.address)
     tracker = tracks.open(output.out)
-    given = {*chosen.given(), *parse_settings(settings, ModelOptions)}
-    question, lines = make_question(base, candidates, minutes, given, effort.data_root, effort.device)
+    named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
+    question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
     store = output.store_path
     with watch.opened(store), progress_display([*opening, *lines]) as display:
         result = run_question(question, display, tracker=tracker, store=store, out=output.out, **effort.where())
@@ -168,7 +168,7 @@ def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None
     """Fields of candidates from `FIELD=VALUE,...`; None where none are given."""
     if not texts:
         return None
-    given = []
+    candidates = []
     for text in texts:
         fields: dict[str, Any] = {}
         for part in filter(None, map(str.strip, text.split(","))):
@@ -177,8 +177,8 @@ def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None
                 raise UsageError(f"--candidate {text}: write fields once each, such as objective=softmax,alpha=0.3")
             refusal = f"--candidate {text}: alpha is a number, such as alpha=0.3"
             fields[name] = parse_number(refusal, value) if name == "alpha" else value
-        given.append(fields)
-    return given
+        candidates.append(fields)
+    return candidates
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

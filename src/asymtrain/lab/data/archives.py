@@ -127,11 +127,11 @@ def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
 
 def _scratch(root: Path) -> tempfile.TemporaryDirectory[str]:
     root.mkdir(parents=True, exist_ok=True)
-    for left in root.glob(f"{_SCRATCH}*"):
+    for leftover in root.glob(f"{_SCRATCH}*"):
         # Of a process that was killed; a younger one may be of a process at work.
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left)
+            if time.time() - leftover.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(leftover)
     return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=root)
 
 
@@ -142,18 +142,18 @@ def _md5(file: Path) -> str:
 
 def _extract(archive: Archive, packed: Path, scratch: Path, root: Path, files: Iterable[str]) -> None:
     """Copy the named files out of an archive whose checksum is right, and no other member."""
-    made = scratch / archive.folder
-    made.mkdir()
-    wanted = {f"{archive.folder}/{file}" for file in files}
+    unpacked_folder = scratch / archive.folder
+    unpacked_folder.mkdir()
+    members = {f"{archive.folder}/{file}" for file in files}
     with tarfile.open(packed) as tar:
         for member in tar:  # in its own order: to go back is to unpack it again
-            content = tar.extractfile(member) if member.name in wanted else None
+            content = tar.extractfile(member) if member.name in members else None
             if content is not None:
                 with content, (scratch / member.name).open("wb") as out:
                     shutil.copyfileobj(content, out, _CHUNK)
     target = root / archive.folder
     try:
-        made.rename(target)
+        unpacked_folder.rename(target)
     except OSError:
         # Another process was faster; its folder is as complete as this one.
         if not target.is_dir():

@@ -127,13 +127,13 @@ def _sheared(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
     """A column moves by a thirtieth of its distance from the left, times the strength; cubic, counted in sixtieths."""
     height, width = values.shape[-2:]
     row = torch.arange(height, device=values.device)[:, None]
-    place = 60 * row + strength * (2 * torch.arange(width, device=values.device) + 1)  # (..., B, 1, H, W)
-    first, part = place // 60 - 1, place % 60
+    position = 60 * row + strength * (2 * torch.arange(width, device=values.device) + 1)  # (..., B, 1, H, W)
+    first, part = position // 60 - 1, position % 60
     taps = (values.gather(-2, (first + k).clamp(0, height - 1).expand(values.shape)) for k in range(4))
     one, two, three, four = taps
     rise, bend, turn = three - one, 2 * (one - two) + three - four, two - one + four - three
     cubes = 216000 * two + part * (3600 * rise + part * (60 * bend + part * turn))
-    inside = (place + 30 >= 0) & (place + 30 < 60 * height)
+    inside = (position + 30 >= 0) & (position + 30 < 60 * height)
     sheared = torch.where(inside, (cubes // 216000).clamp(0, 255), _OUTSIDE)
     return torch.where(_is(kind, "shear_y"), sheared, values).to(values.dtype)
 

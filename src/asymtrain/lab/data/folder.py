@@ -104,9 +104,9 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
         if len(images) < 2:
             raise UsageError(f"{images[0].parent} has one image; it needs two, one to train and one to test on")
     chosen = hold_out([len(images) for images in listing.values()], seed)
-    for (name, images), held in zip(listing.items(), map(set, chosen), strict=True):
-        train[name] = [image for i, image in enumerate(images) if i not in held]
-        test[name] = [image for i, image in enumerate(images) if i in held]
+    for (name, images), rows in zip(listing.items(), map(set, chosen), strict=True):
+        train[name] = [image for i, image in enumerate(images) if i not in rows]
+        test[name] = [image for i, image in enumerate(images) if i in rows]
     return train, test
 
 

@@ -57,14 +57,14 @@ def load_function(
 
     It is called twice: a function that gives other arrays the second time would give each worker data of its own.
     """
-    given = {"image_size": image_size, "layout": layout, "seed": seed}
+    arguments = {"image_size": image_size, "layout": layout, "seed": seed}
     with importable_here():
         function = import_function(text)
-        known, takes_any = _parameters(function)
+        names, takes_any = _parameters(function)
         for option in options:
-            if option not in known and not takes_any:
-                raise unknown_name(f"option of the dataset {text}", option, {*known, *given})
-        chosen = {name: value for name, value in given.items() if name in known and value is not None}
+            if option not in names and not takes_any:
+                raise unknown_name(f"option of the dataset {text}", option, {*names, *arguments})
+        chosen = {name: value for name, value in arguments.items() if name in names and value is not None}
 
         def call() -> Dataset:
             return _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
@@ -85,10 +85,10 @@ def load_arrays(value: Any, *, image_size: int | None = None, layout: str | None
 def _parameters(function: Any) -> tuple[list[str], bool]:
     """Names of what the function takes, and whether it takes any name."""
     try:
-        known = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled code need not tell
         return [], True
-    return list(known), any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return list(parameters), any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _call(text: str, function: Any, options: Mapping[str, object]) -> dict[str, Array]:
@@ -111,8 +111,10 @@ def _read_forms(opening: str, source: str, value: Any, how: str) -> dict[str, Ar
         value = [array for pair in value for array in pair]
     if not isinstance(value, tuple | list) or len(value) not in (2, 4):
         many = isinstance(value, tuple | list)
-        shown = ("1 value" if len(value) == 1 else f"{len(value)} values") if many else f"a {type(value).__name__}"
-        raise UsageError(f"{opening} {shown}: {how}")
+        description = (
+            ("1 value" if len(value) == 1 else f"{len(value)} values") if many else f"a {type(value).__name__}"
+        )
+        raise UsageError(f"{opening} {description}: {how}")
     pairs = zip(_KEYS, value, strict=False)
     return _named(source, {key: _as_array(source, key, part, how) for key, part in pairs}, how)
 
@@ -133,7 +135,7 @@ def _as_array(text: str, key: str, value: Any, how: str) -> Array:
         raise UsageError(f"{text}: {key} is no array ({error_line(error)}): {how}, arrays or tensors") from error
 
 
-def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
+def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Array]:
     """The file's arrays, or those of the wanted names; what they unpack to is compared with the memory before."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: {HOW}")
@@ -141,7 +143,7 @@ def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
         raise UsageError(f"{path} is not an npz file: {HOW}")
     try:
         with np.load(path, allow_pickle=False) as content:
-            keys = [key for key in content.files if wanted is None or key in wanted]
+            keys = [key for key in content.files if names is None or key in names]
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in content.zip.infolist()}
             needed = sum(sizes[key] for key in keys)
             if needed > memory():
@@ -201,8 +203,8 @@ def _hold_out(source: str, x: Inputs, y: Labels, classes: int, seed: int) -> tup
         if len(rows) == 1:
             raise UsageError(f"{source} has one example of class {label}: it needs two, or give x_test and y_test")
     present = [rows for rows in members if len(rows)]
-    held = hold_out([len(rows) for rows in present], seed)
-    test = np.sort(np.concatenate([rows[chosen] for rows, chosen in zip(present, held, strict=True)]))
+    test_rows = hold_out([len(rows) for rows in present], seed)
+    test = np.sort(np.concatenate([rows[chosen] for rows, chosen in zip(present, test_rows, strict=True)]))
     train = np.setdiff1d(np.arange(len(y)), test)
     return [x[train], x[test]], [y[train], y[test]]
 
@@ -217,13 +219,13 @@ def _read_labels(source: str, key: str, labels: Array, count: int) -> Labels:
     return labels.astype(np.int64)
 
 
-def _class_names(source: str, given: Array | None, labels: list[Labels]) -> tuple[str, ...]:
+def _class_names(source: str, from_file: Array | None, labels: list[Labels]) -> tuple[str, ...]:
     """The given names, else the numbers of the classes, of which each must then have an example to train on."""
     largest = int(max(part.max() for part in labels))
-    if given is not None:
-        names = tuple(map(str, given.tolist())) if given.ndim == 1 and given.dtype.kind in "US" else ()
-        if given.dtype.kind == "S":
-            names = tuple(name.decode("utf-8", "replace") for name in given.tolist())
+    if from_file is not None:
+        names = tuple(map(str, from_file.tolist())) if from_file.ndim == 1 and from_file.dtype.kind in "US" else ()
+        if from_file.dtype.kind == "S":
+            names = tuple(name.decode("utf-8", "replace") for name in from_file.tolist())
         if len(names) < 2 or len(set(names)) < len(names):
             raise UsageError(f"{source}: class_names must be two or more texts, each once")
         if largest >= len(names):
@@ -231,14 +233,14 @@ def _class_names(source: str, given: Array | None, labels: list[Labels]) -> tupl
                 f"{source}: there is a label {largest}, and class_names has {len(names)}: labels begin at 0"
             )
         return names
-    known = np.unique(labels[0])
-    if largest != len(known) - 1 or len(known) < 2:
-        empty = next((k for k in range(largest + 1) if k >= len(known) or known[k] != k), None)
+    values = np.unique(labels[0])
+    if largest != len(values) - 1 or len(values) < 2:
+        empty = next((k for k in range(largest + 1) if k >= len(values) or values[k] != k), None)
         wrong = f"no example to train on has label {empty}" if empty is not None else "all labels are 0"
         raise UsageError(
             f"{source}: {wrong}: number two or more classes from 0 without gaps (numpy.unique(y, return_inverse=True))"
         )
-    return tuple(map(str, range(len(known))))
+    return tuple(map(str, range(len(values))))
 
 
 def _read_inputs(source: str, arrays: list[Array], layout: str | None) -> list[Inputs]:

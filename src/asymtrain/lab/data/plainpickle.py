@@ -58,7 +58,7 @@ class _PlainUnpickler(pickle._Unpickler):
         if full_name == "_codecs.encode":
             return _Encode(self)
         if full_name not in _STAND_INS:
-            raise pickle.UnpicklingError(f"it asks for {_shown(full_name)[1:-1]}, which data does not need")
+            raise pickle.UnpicklingError(f"it asks for {_short_text(full_name)[1:-1]}, which data does not need")
         return _STAND_INS[full_name]
 
     def persistent_load(self, pid: Any) -> NoReturn:
@@ -101,7 +101,7 @@ class _Type:
     def __init__(self, code: object, *_: object) -> None:
         code = code.decode("latin-1") if isinstance(code, bytes) else code
         if not isinstance(code, str) or code not in _TYPES:
-            raise pickle.UnpicklingError(f"it holds an array of type {_shown(code)}, not of bytes or integers")
+            raise pickle.UnpicklingError(f"it holds an array of type {_short_text(code)}, not of bytes or integers")
         self.dtype = _TYPES[code]
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -137,7 +137,7 @@ class _Encode:
 
     def __call__(self, text: str, encoding: str | bytes) -> bytes:
         if encoding not in ("latin1", b"latin1"):
-            raise pickle.UnpicklingError(f"it asks for the text encoding {_shown(encoding)}, not latin1")
+            raise pickle.UnpicklingError(f"it asks for the text encoding {_short_text(encoding)}, not latin1")
         # A text that is encoded once is as long as its bytes in the file; one that is encoded again and again is not.
         self._unpickler.left_to_encode -= len(text)
         if self._unpickler.left_to_encode < 0:
@@ -153,7 +153,7 @@ _STAND_INS: dict[str, object] = {
 }
 
 
-def _shown(value: object) -> str:
+def _short_text(value: object) -> str:
     """A text out of the file, short and in one line; of anything else its type, since its text may have no end."""
     text = value if isinstance(value, str) else value.decode("latin-1") if isinstance(value, bytes) else None
     return f"a {type(value).__name__}" if text is None else repr(text[:_SHOWN])

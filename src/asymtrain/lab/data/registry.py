@@ -102,8 +102,8 @@ def catalogue(root: Path | str | None = None) -> list[dict[str, str]]:
 
 def data_root(root: Path | str | None = None) -> Path:
     """Where downloaded data lies: the given root, else $ASYMTRAIN_DATA, else ~/.cache/asymtrain."""
-    chosen = root if root is not None else os.environ.get(DATA_ROOT_VARIABLE) or "~/.cache/asymtrain"
-    return at_home(chosen)
+    folder = root if root is not None else os.environ.get(DATA_ROOT_VARIABLE) or "~/.cache/asymtrain"
+    return at_home(folder)
 
 
 def load(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
@@ -116,11 +116,11 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
     """
     loader = _loader(name, root)
     parameters = inspect.signature(loader).parameters.values()
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    option_names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)  # a function, which checks them itself
     for option in options:
-        if option not in known and not takes_any:
-            raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, known)
+        if option not in option_names and not takes_any:
+            raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, option_names)
     dataset = loader(**options)
     _LOADED[_key(name, options)] = dataset.classes, dataset.train.inputs.shape[1:]
     return dataset
@@ -128,8 +128,8 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
 
 def load_offline(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
     """The same, but nothing is downloaded."""
-    found = _find(name)
-    return load(name, root=root, **options, **({"download": False} if found and found[0].is_in else {}))
+    source = _find(name)
+    return load(name, root=root, **options, **({"download": False} if source and source[0].is_in else {}))
 
 
 @contextmanager
@@ -151,11 +151,11 @@ def class_count(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> int |
 
 def size_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Size | None:
     """What is known of a dataset without loading it."""
-    found = _find(name)
-    if found is None:
+    entry = _find(name)
+    if entry is None:
         loaded = _LOADED.get(_key(name, options))
         return Size(loaded[0]) if loaded else None
-    source, path = found
+    source, path = entry
     try:
         return source.size(at_home(path), options)
     except (OSError, UsageError, ValueError):  # a path of another machine, or a file that was damaged
@@ -179,9 +179,9 @@ def _find(name: str) -> tuple[Source, str] | None:
 
 
 def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
-    found = _find(name)
-    if found is not None:
-        source, path = found
+    entry = _find(name)
+    if entry is not None:
+        source, path = entry
         if source.is_in is not None:
             return partial(source.load, data_root(root))
         if not source.argument:

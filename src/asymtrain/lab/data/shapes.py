@@ -58,12 +58,12 @@ def class_table() -> list[tuple[int, int]]:
 
 def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) -> Examples:
     # Whole blocks are drawn and the last one is cut, so that no image depends on the size of the set.
-    drawn = -(-size // _BLOCK) * _BLOCK
-    labels = _balanced_labels(seed, part, drawn, classes)
+    images_drawn = -(-size // _BLOCK) * _BLOCK
+    labels = _balanced_labels(seed, part, images_drawn, classes)
     kinds = np.array(class_table())[labels]
     images = np.empty((size, 3, image_size, image_size), np.uint8)
     masks = np.empty((size, image_size, image_size), np.bool_)
-    for start in range(0, drawn, _BLOCK):
+    for start in range(0, images_drawn, _BLOCK):
         chance = _Chance(seed, f"shapes-{part}-{start}")
         pixels, visible = _draw_block(chance, kinds[start : start + _BLOCK], image_size)
         images[start : start + _BLOCK] = pixels[: size - start]

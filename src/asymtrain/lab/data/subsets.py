@@ -38,7 +38,7 @@ def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Ind
     per_class = whole_number("per_class", per_class, 1)
     ordered = np.sort(indices)
     shuffled = ordered[torch.randperm(len(ordered), generator=streams.generator(seed, "few-shot")).numpy()]
-    drawn = []
+    rows = []
     for label in np.unique(labels):
         members = shuffled[labels[shuffled] == label]
         if len(members) < per_class:
@@ -46,8 +46,8 @@ def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Ind
                 f"class {label} has {len(members)} images to train on, fewer than the {per_class} asked for; "
                 "take fewer of each class or a larger dataset"
             )
-        drawn.append(members[:per_class])
-    return np.sort(np.concatenate(drawn))
+        rows.append(members[:per_class])
+    return np.sort(np.concatenate(rows))
 
 
 def flip_labels(labels: Labels, indices: Indices, rate: float, classes: int, seed: int) -> Labels:

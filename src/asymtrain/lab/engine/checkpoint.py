@@ -80,13 +80,13 @@ def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = la
 def _read(file: Path) -> tuple[dict[str, Tensor], list[str], dict[str, Any]]:
     """The tensors of a checkpoint, the ids of its members, and what else it has of a stack, by name."""
     tensors, metadata = unsealed(file.read_bytes())
-    stored = json.loads(metadata["progress"])
+    position = json.loads(metadata["progress"])
     progress = {
-        **{name: stored[name] for name in _PROGRESS},
-        "answers": [None if answers is None else bytes.fromhex(answers) for answers in stored["answers"]],
-        "histories": [[Epoch(**values) for values in epochs] for epochs in stored["histories"]],
+        **{name: position[name] for name in _PROGRESS},
+        "answers": [None if answers is None else bytes.fromhex(answers) for answers in position["answers"]],
+        "histories": [[Epoch(**values) for values in epochs] for epochs in position["histories"]],
     }
-    return tensors, stored["members"], progress
+    return tensors, position["members"], progress
 
 
 def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
@@ -117,10 +117,10 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     at = content.find(_SEAL, 8, end) + len(_SEAL)
     if at < len(_SEAL):
         raise ValueError("it has no checksum")
-    seen, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
-    seen.update(_BLANK)
-    seen.update(rest)
-    if seen.hexdigest().encode() != content[at : at + len(_BLANK)]:
+    digest, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
+    digest.update(_BLANK)
+    digest.update(rest)
+    if digest.hexdigest().encode() != content[at : at + len(_BLANK)]:
         raise ValueError("its checksum does not match")
     return load(content), json.loads(content[8:end])["__metadata__"]
 
@@ -164,9 +164,9 @@ def sweep(folder: Path) -> None:
     """Remove what killed processes left: stacks that were being closed, folders without a plan."""
     for closed in folder.glob(f"*{CLOSED}"):
         shutil.rmtree(closed, ignore_errors=True)
-    for left in folder.glob("*/"):
+    for leftover in folder.glob("*/"):
         with suppress(OSError):  # it is not empty
-            left.rmdir()
+            leftover.rmdir()
 
 
 def write_into_new_folder(file: Path, content: bytes) -> None:

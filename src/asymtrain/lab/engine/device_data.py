@@ -69,7 +69,7 @@ class DeviceData:
         if any(s.label_smoothing for s in specs):
             self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
         self.size = self.train.shape[1] * lead.passes
-        self.steps, self.seen = steps_of(lead, self.train.shape[1])  # of an epoch: steps, and images
+        self.steps, self.images_seen = steps_of(lead, self.train.shape[1])  # of an epoch: steps, and images
         filled = -(-self.size // self.batch) * self.batch
         self.order = torch.zeros(len(specs), filled, dtype=torch.int64, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)  # within the epoch
@@ -90,7 +90,7 @@ class DeviceData:
     def count_at(self, step: int) -> int:
         """How many images the batch at a step of an epoch has: a module must not see those that only fill it up."""
         if isinstance(self.network, ModuleNetwork):
-            return min(self.batch, self.seen - step * self.batch)
+            return min(self.batch, self.images_seen - step * self.batch)
         return self.batch
 
     def next_batch(self, count: int | None = None) -> Batch:
@@ -138,8 +138,8 @@ class DeviceData:
 
     def chunk(self, images: Tensor, indices: Tensor) -> Tensor:
         """Inputs for evaluation: indices (R, B) -> (R, B, ...), normalised."""
-        chosen = images[indices]
-        return self._normalised(chosen.permute(0, 1, 4, 2, 3) if self.channels_last else chosen)
+        images_of_runs = images[indices]
+        return self._normalised(images_of_runs.permute(0, 1, 4, 2, 3) if self.channels_last else images_of_runs)
 
     def _bits(self, purpose: str, position: Tensor) -> Tensor:
         """Random bits for each image of the step, (R, B)."""

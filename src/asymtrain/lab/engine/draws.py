@@ -54,37 +54,37 @@ class Draws(TorchDispatchMode):
         """Floats in [0, 1) in the shape of `like`."""
         if not self._is_on_host(like):
             return self._next(streams.uniform, like).to(like.dtype)
-        drawn = np.empty(like.numel(), np.float32)
+        values = np.empty(like.numel(), np.float32)
         for part, words in self._words(like):
-            drawn[part] = (words >> _TO_24_BITS) * 2.0**-24
-        return torch.from_numpy(drawn).view(like.shape).to(like.dtype)
+            values[part] = (words >> _TO_24_BITS) * 2.0**-24
+        return torch.from_numpy(values).view(like.shape).to(like.dtype)
 
     def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype) -> Tensor:
         """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`."""
         if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
             return (self._next(streams.uniform, like) < p).to(dtype)
         # Written as floats at once where these are wanted: to convert truths takes as long as a fifth of the drawing.
-        drawn = torch.empty(like.shape, dtype=torch.bool if dtype == torch.bool else torch.float32)
-        values = drawn.view(-1).numpy()
+        numbers = torch.empty(like.shape, dtype=torch.bool if dtype == torch.bool else torch.float32)
+        values = numbers.view(-1).numpy()
         # Of 2^24 numbers so many are below p, which torch takes in float32.
         limit = np.uint64(ceil(float(np.float32(p)) * 2**24) << 40)
         for part, words in self._words(like):
             np.less(words, limit, values[part])
-        return drawn.to(dtype)
+        return numbers.to(dtype)
 
     def normal(self, like: Tensor) -> Tensor:
         return self._next(streams.normal, like).to(like.dtype)
 
     def _next(self, draw: Callable[..., Tensor], like: Tensor) -> Tensor:
         position = torch.arange(like.numel(), device=like.device)
-        drawn = draw(self.key.to(like.device), self.step, self.count, position).view(like.shape)
+        values = draw(self.key.to(like.device), self.step, self.count, position).view(like.shape)
         self.count += 1
-        return drawn
+        return values
 
     def _is_on_host(self, like: Tensor) -> bool:
         """Whether all is in the host's memory, and no one records what torch does."""
-        given = (like, self.key, self.step if isinstance(self.step, Tensor) else self.key)
-        return all(type(value) is Tensor and value.is_cpu for value in given) and _get_current_dispatch_mode() is None
+        tensors = (like, self.key, self.step if isinstance(self.step, Tensor) else self.key)
+        return all(type(value) is Tensor and value.is_cpu for value in tensors) and _get_current_dispatch_mode() is None
 
     def _words(self, like: Tensor) -> Iterator[tuple[slice, npt.NDArray[np.uint64]]]:
         """Block by block, words whose first 24 bits are those of `streams.bits`."""
@@ -161,10 +161,10 @@ def _around(draws: Draws, input: Tensor, mean: float = 0.0, std: float = 1.0, *,
 
 
 def _new(make: Callable[[Draws, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def made(draws: Draws, size: Sequence[int], *, generator: object = None, **options: Any) -> Tensor:
+    def new_tensor(draws: Draws, size: Sequence[int], *, generator: object = None, **options: Any) -> Tensor:
         return make(draws, torch.empty(size, **options))
 
-    return made
+    return new_tensor
 
 
 def _like(make: Callable[[Draws, Tensor], Tensor]) -> Callable[..., Tensor]:

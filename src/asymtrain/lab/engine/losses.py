@@ -127,8 +127,8 @@ class StackLoss:
         if self.branches:
             reached = list(enumerate(features))
             cut = self._runs_with("detached", batch)
-            held = [] if cut is False else [(k, _held(point, cut)) for k, point in reached]
-            points = self.points(parameters, reached + held, batch, logits).split(len(reached), 2)
+            detached = [] if cut is False else [(k, _detached(point, cut)) for k, point in reached]
+            points = self.points(parameters, reached + detached, batch, logits).split(len(reached), 2)
             auxiliary, applied = (_auxiliary(part, batch, share) for part in (points[0], points[-1]))
         right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
         correct = (right * batch.weight).sum(1)
@@ -179,7 +179,7 @@ class StackLoss:
         elif isinstance(biased, Tensor) and ".bias" in own:
             own[".bias"] = own[".bias"] * _beside(biased, own[".bias"])
         if frozen is not False:
-            own = {key: _held(value, frozen) for key, value in own.items()}
+            own = {key: _detached(value, frozen) for key, value in own.items()}
         if self.head in _PRODUCTS:
             return _PRODUCTS[self.head](own, features)
         if self.head in MAP_HEADS:
@@ -197,7 +197,7 @@ class StackLoss:
     def _runs_of(chosen: Sequence[bool], batch: Batch) -> Tensor:
         """Which runs are of one of the chosen kinds, (R,): compared, since a table would have to go to the device."""
         assert batch.kind is not None
-        return torch.stack([batch.kind == kind for kind, wanted in enumerate(chosen) if wanted]).any(0)
+        return torch.stack([batch.kind == kind for kind, is_chosen in enumerate(chosen) if is_chosen]).any(0)
 
 
 def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:
     return (points.sum(2) * share).sum(1)
 
 
-def _held(values: Tensor, runs: Literal[True] | Tensor) -> Tensor:
+def _detached(values: Tensor, runs: Literal[True] | Tensor) -> Tensor:
     """Values (R, ...) without a gradient, those of all runs or of the chosen (R,)."""
     return values.detach() if runs is True else torch.where(_beside(runs, values), values.detach(), values)
 

@@ -144,13 +144,15 @@ class ModuleNetwork:
         """Names of the parameters for which an auxiliary loss at the chosen points has a gradient."""
         if not chosen:
             return []
-        named = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
-        _, features = self.forward({**named, **self.buffers()}, self.sample, None)
-        trained = [features[k].sum() for k in chosen if features[k].requires_grad]
-        reached = (
-            torch.autograd.grad(trained, list(named.values()), allow_unused=True) if trained else [None] * len(named)
+        parameters = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
+        _, features = self.forward({**parameters, **self.buffers()}, self.sample, None)
+        sums = [features[k].sum() for k in chosen if features[k].requires_grad]
+        gradients = (
+            torch.autograd.grad(sums, list(parameters.values()), allow_unused=True)
+            if sums
+            else [None] * len(parameters)
         )
-        return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
+        return [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
     def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:
         """What the module draws inside is keyed."""
@@ -162,21 +164,21 @@ class ModuleNetwork:
         stack.enter_context(Draws(key, step))
         return stack
 
-    def forward(self, state: Parameters, inputs: Tensor, drawn: tuple[Tensor, Tensor | int] | None) -> Outputs:
-        """Logits (B, C) and features [(B, D_k)] of one run; `drawn` is the key and the step, in training."""
+    def forward(self, state: Parameters, inputs: Tensor, noise: tuple[Tensor, Tensor | int] | None) -> Outputs:
+        """Logits (B, C) and features [(B, D_k)] of one run; `noise` is the key and the step, in training."""
         if not torch.compiler.is_compiling():
-            self.set_mode(drawn is not None)
+            self.set_mode(noise is not None)
         self._caught.clear()
         casting = torch.autocast(inputs.device.type, self.autocast) if self.autocast else nullcontext()
-        held = dict(state)
-        with casting, self.drawing(*drawn) if drawn else nullcontext():
-            output = functional_call(self.module, held, (inputs,))
-        if drawn:
-            # A forward may put another tensor in a buffer's layer, which `functional_call` then leaves in `held`. One
-            # of another shape is a cache: it is made anew where it is needed.
+        tensors = dict(state)
+        with casting, self.drawing(*noise) if noise else nullcontext():
+            output = functional_call(self.module, tensors, (inputs,))
+        if noise:
+            # A forward may replace a buffer by another tensor, which `functional_call` then leaves in `tensors`. One of
+            # another shape is a cache: it is made anew where it is needed.
             for name, value in state.items():
-                if held[name] is not value and not value.requires_grad and held[name].shape == value.shape:
-                    value.copy_(held[name].detach())
+                if tensors[name] is not value and not value.requires_grad and tensors[name].shape == value.shape:
+                    value.copy_(tensors[name].detach())
         logits = read_logits(output)
         features = []
         for layer in self.points:
@@ -198,8 +200,8 @@ class ModuleNetwork:
     @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this depends on, beside the model's name."""
-        given = (self.autocast, self.sample.device, self.sample.dtype, self.trained)
-        return (self.points, self.pool, tuple(self.layout.items()), *given, *map(_built_in, self.module.modules()))
+        basics = (self.autocast, self.sample.device, self.sample.dtype, self.trained)
+        return (self.points, self.pool, tuple(self.layout.items()), *basics, *map(_built_in, self.module.modules()))
 
     def set_mode(self, training: bool) -> None:
         """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""

@@ -71,8 +71,8 @@ def average_(average: Tensor, values: Tensor, decay: Tensor, updates: Tensor) ->
 
     The decay grows with them, from 0: an average that began at initial weights would keep them for long.
     """
-    kept = torch.minimum(decay, (updates / (updates + 9)).to(decay.dtype))
-    average.lerp_(values, (1 - kept).view(-1, *[1] * (values.ndim - 1)))
+    weight = torch.minimum(decay, (updates / (updates + 9)).to(decay.dtype))
+    average.lerp_(values, (1 - weight).view(-1, *[1] * (values.ndim - 1)))
 
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:

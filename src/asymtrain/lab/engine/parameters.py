@@ -132,12 +132,12 @@ class Layers(NamedTuple):
 
 def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.device) -> Layers:
     """The layers of the shared parameters; rows of other parameters belong to none."""
-    wanted = set(shared)
-    names = tuple(dict.fromkeys(layer_name(name) for name in layout.names if name in wanted))
+    shared_names = set(shared)
+    names = tuple(dict.fromkeys(layer_name(name) for name in layout.names if name in shared_names))
     members = torch.zeros(layout.size // ALIGNMENT, len(names), dtype=torch.float64)
     ends = (*layout.offsets[1:], layout.size)
     for name, start, end in zip(layout.names, layout.offsets, ends, strict=True):
-        if name in wanted:
+        if name in shared_names:
             members[start // ALIGNMENT : end // ALIGNMENT, names.index(layer_name(name))] = 1
     return Layers(members.to(device), layout.mask(layout.names).to(device))
 
@@ -154,7 +154,7 @@ def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
     return rows.where(members.any(1), 0.0) @ members
 
 
-def dialogue_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
+def alignment_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
     """Products of main and auxiliary gradient in each layer, (3, R, L): with each other, main's square, auxiliary's.
 
     The main gradient is what the applied part (R, 1) of the auxiliary one leaves of the total, so that the update

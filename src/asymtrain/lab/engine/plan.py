@@ -123,9 +123,9 @@ def bytes_of_run(spec: RunSpec) -> int:
     options = dict(spec.dataset_options)
     size, classes = int(str(options.get("image_size", 32))), class_count(spec.dataset, options) or 100
     channels, size, _ = input_shape(spec.dataset, options) or (3, size, size)
-    given: dict[str, Any] = {"image_size": size, "channels": channels, **dict(spec.arch_options)}
-    backbone = build(spec.arch, classes=classes, seed=0, **given)
-    shape = (given["channels"], given["image_size"], given["image_size"])
+    arch_options: dict[str, Any] = {"image_size": size, "channels": channels, **dict(spec.arch_options)}
+    backbone = build(spec.arch, classes=classes, seed=0, **arch_options)
+    shape = (arch_options["channels"], arch_options["image_size"], arch_options["image_size"])
     activations = bytes_kept(backbone, shape) * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)
     branches = max(1, spec.redundancy if spec.activation == "all" else 1) * classes * sum(backbone.widths)
     parameters = sum(value.numel() for value in backbone.parameters()) + branches
@@ -134,10 +134,10 @@ def bytes_of_run(spec: RunSpec) -> int:
 
 def bytes_kept(backbone: Backbone, shape: tuple[int, ...]) -> float:
     """Bytes of the activations of one image of this shape: what its forward pass keeps for a backward pass."""
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
@@ -145,6 +145,6 @@ def bytes_kept(backbone: Backbone, shape: tuple[int, ...]) -> float:
         weights = {name: torch.zeros(1, *v.shape, requires_grad=True) for name, v in backbone.named_parameters()}
         outputs = backbone.stacked(weights, torch.zeros(1, _SAMPLE, *shape))
     for value in weights.values():
-        kept.pop(value.untyped_storage().data_ptr(), None)
+        sizes.pop(value.untyped_storage().data_ptr(), None)
     del outputs  # not before: addresses would be used again
-    return sum(kept.values()) / _SAMPLE
+    return sum(sizes.values()) / _SAMPLE

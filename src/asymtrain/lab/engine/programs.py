@@ -20,7 +20,7 @@ from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunction, StackLoss, parts_of
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_, average_, clipped
-from asymtrain.lab.engine.parameters import dialogue_sums
+from asymtrain.lab.engine.parameters import alignment_sums
 from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
 from asymtrain.models import Outputs, Parameters
 
@@ -40,7 +40,7 @@ class Programs:
     next_batch: Callable[[int], Batch]
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
-    dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
+    alignment: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = alignment_sums
     update: Callable[..., None] = adamw_
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
@@ -64,9 +64,9 @@ class Programs:
             assert isinstance(self.losses, StackLoss)
             losses = _compiled(("losses", self.losses.settings, *shape), self.losses)
             forward = _compiled(("forward", *shape), self.forward)
-        kept = ("dialogue", "clip", "average")
+        names = ("alignment", "clip", "average")
         return Programs(
-            **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            **{name: _compiled((name, *shape), getattr(self, name)) for name in names},
             losses=losses,
             gather=_compiled(("gather", *shape), self.gather) if gather else self.gather,
             forward=forward,
@@ -145,8 +145,8 @@ class ModuleParts:
     ) -> Losses:
         own = {name: value for name, value in parameters.items() if name in self.network.trained}
         others = {name: value for name, value in parameters.items() if name not in own}
-        given = outputs(own, batch.images, batch.training)
-        losses: Losses = of_outputs(given, others, batch._replace(training=None), alpha)
+        results = outputs(own, batch.images, batch.training)
+        losses: Losses = of_outputs(results, others, batch._replace(training=None), alpha)
         return losses
 
 
@@ -169,7 +169,7 @@ class CapturedSteps:
     def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:
         """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
         before = torch.cuda.get_sync_debug_mode()
-        kept = {name: value.clone() for name, value in changing().items()}
+        copies = {name: value.clone() for name, value in changing().items()}
         try:
             with compiler_settings():  # torch warns of the mode
                 torch.cuda.set_sync_debug_mode("error")
@@ -181,16 +181,16 @@ class CapturedSteps:
         finally:
             torch.cuda.set_sync_debug_mode(before)
             for name, value in changing().items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
         return True
 
     def _capture(self, step: Callable[[], None], changing: Mapping[str, Tensor]) -> torch.cuda.CUDAGraph:
         """Run the step a few times to compile it, record it, and put everything back as it was."""
-        kept = {name: value.clone() for name, value in changing.items()}
+        copies = {name: value.clone() for name, value in changing.items()}
 
         def put_back() -> None:
             for name, value in changing.items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

@@ -180,9 +180,9 @@ class _Loop:
             images = erase(images, streams.bits(self.keys["erase"], step, position), spec.erasing, spec.erased_area)
         share = torch.ones((), device=self.device)
         if spec.mixup or spec.cutmix:
-            drawn = streams.bits(self.keys["mix"], step)
+            bits = streams.bits(self.keys["mix"], step)
             height, width = images.shape[-2:]
-            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, height, width, spec.mixing)
+            (weights,) = mixing_weights(bits, self.mixup, self.cutmix, height, width, spec.mixing)
             images, share = weights * images + (1 - weights) * images.roll(1, 0), weights.mean()
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):
@@ -227,10 +227,10 @@ class _Loop:
         signal = self.spec.signal if self.branches is not None else "gradient"
         whole = self.branches is not None and needs_both_gradients(self.spec)
         apart = measure or whole
-        named = {name: value for name, value in self.network.named_parameters() if name in self.shared}
-        others: Sequence[Tensor] = [torch.zeros_like(value) for value in named.values()] if apart else []
+        parameters = {name: value for name, value in self.network.named_parameters() if name in self.shared}
+        others: Sequence[Tensor] = [torch.zeros_like(value) for value in parameters.values()] if apart else []
         if apart and self.branches is not None:
-            others = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
+            others = torch.autograd.grad(auxiliary, list(parameters.values()), retain_graph=True)
         self.optimizer.zero_grad()
         if signal == "detached":
             assert self.branches is not None
@@ -247,14 +247,16 @@ class _Loop:
         # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
         applied = 0.0 if signal == "detached" else alpha
         pairs = {}
-        for (name, value), other in zip(named.items(), others, strict=True):
+        for (name, value), other in zip(parameters.items(), others, strict=True):
             assert value.grad is not None
             pairs[name] = (value.grad - applied * other, other)
         if whole:
             key = self.keys["noise"]
-            sent = _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
-            for name, value in named.items():
-                value.grad = pairs[name][0] + alpha * sent[name]
+            auxiliary_signal = (
+                _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
+            )
+            for name, value in parameters.items():
+                value.grad = pairs[name][0] + alpha * auxiliary_signal[name]
         self.step()
         if not measure:
             return None
@@ -316,11 +318,11 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
 
 
 def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> torch.optim.Optimizer:
-    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if branches is not None:
-        named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
-    decayed = [value for name, value in named.items() if decays(spec, name, value)]
-    others = [value for name, value in named.items() if not decays(spec, name, value)]
+        parameters |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
+    decayed = [value for name, value in parameters.items() if decays(spec, name, value)]
+    others = [value for name, value in parameters.items() if not decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=spec.learning_rate)
@@ -330,17 +332,17 @@ def _averaged(model: nn.Module, decay: float) -> AveragedModel:
     """A moving average of the model's weights: the first is a copy, and the decay grows with their number."""
 
     def average(averaged: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
-        kept = min(decay, float(count) / (float(count) + 9))
-        return kept * averaged + (1 - kept) * value
+        weight = min(decay, float(count) / (float(count) + 9))
+        return weight * averaged + (1 - weight) * value
 
     return AveragedModel(model, avg_fn=average)
 
 
 def _perturb(model: nn.Module, size: float) -> None:
-    drawn = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
-            p.add_((torch.randn(p.shape, generator=drawn) * size).to(p.device) * p.abs().mean())
+            p.add_((torch.randn(p.shape, generator=generator) * size).to(p.device) * p.abs().mean())
 
 
 def _measure(pairs: Pairs) -> Measured:
@@ -373,11 +375,11 @@ def _gated_signal(pairs: Pairs) -> dict[str, Tensor]:
 def _noise_signal(pairs: Pairs, layout: FlatParameters, key: Tensor, step: int) -> dict[str, Tensor]:
     """Gaussian noise whose norm in each layer is the auxiliary gradient's."""
     position = torch.arange(layout.size, device=key.device)
-    drawn = {name: value[0] for name, value in layout.views(streams.normal(key, step, position)[None]).items()}
+    noise = {name: value[0] for name, value in layout.views(streams.normal(key, step, position)[None]).items()}
     replaced: dict[str, Tensor] = {}
     for names in _by_layers(pairs).values():
-        scale = _norm([pairs[name][1] for name in names]) / _norm([drawn[name] for name in names])
-        replaced |= {name: drawn[name] * scale for name in names}
+        scale = _norm([pairs[name][1] for name in names]) / _norm([noise[name] for name in names])
+        replaced |= {name: noise[name] * scale for name in names}
     return replaced
 
 

@@ -33,9 +33,9 @@ def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.floa
     unit = steps if by_step else 1  # moves of the rate in an epoch
     at = epoch * unit + np.arange(unit, dtype=np.float64)
     warm = spec.warmup * unit
-    done, left = np.maximum(at - warm, 0), spec.epochs * unit - warm
+    steps_done, remaining = np.maximum(at - warm, 0), spec.epochs * unit - warm
     if spec.schedule == "cosine":
-        rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * done / left))
+        rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * steps_done / remaining))
     else:
         rates = np.full(unit, spec.learning_rate)
     if warm:

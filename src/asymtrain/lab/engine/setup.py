@@ -177,14 +177,14 @@ def live_branches(spec: RunSpec, network: Network, head: HeadName = "linear") ->
     """
     count, classes = max(1, spec.redundancy), network.classes
     if head == "linear":
-        drawn = draw_branches(spec.seed, network.widths, classes, count)
-        weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
+        initial_weights = draw_branches(spec.seed, network.widths, classes, count)
+        weights = {f"branch.{k}": weight for k, weight in enumerate(initial_weights)}
     else:
         weights = {}
         for k in range(len(network.widths)):
             modules = branch_modules(head, network, k, spec.seed, count)
-            if kept := [name for name, _ in modules[0].named_buffers()]:
-                raise UsageError(f"head={head!r} has buffers ({', '.join(kept)}), and runs train heads without any")
+            if buffers := [name for name, _ in modules[0].named_buffers()]:
+                raise UsageError(f"head={head!r} has buffers ({', '.join(buffers)}), and runs train heads without any")
             heads = [dict(module.named_parameters()) for module in modules]
             weights |= {f"branch.{k}.{name}": torch.stack([h[name].detach() for h in heads]) for name in heads[0]}
     return {name: w[-1:] if spec.activation == "last" else w for name, w in weights.items()}
@@ -211,16 +211,16 @@ def starts_of(
     """Data and start of each run of a stack; what runs of one seed share is made once."""
     data: dict[tuple[object, ...], RunData] = {}
     modules: dict[int, nn.Module] = {}
-    found, starts = [], []
+    run_data_list, starts = [], []
     for spec in specs:
         key = tuple(getattr(spec, name) for name in _OF_DATA)
         if key not in data:
             data[key] = run_data(spec, dataset)
         if spec.seed not in modules:
             modules[spec.seed] = build_module(spec, dataset)
-        found.append(data[key])
+        run_data_list.append(data[key])
         starts.append(initial_state(spec, dataset, data[key], network, lead, modules[spec.seed]))
-    return found, starts
+    return run_data_list, starts
 
 
 def initial_state(
@@ -264,10 +264,10 @@ def reached_by_branches(network: Network, sample: Tensor, layers: str = "all") -
     chosen = chosen_layers(len(network.points), layers)
     if isinstance(network, ModuleNetwork):
         return network.reached_from(chosen)
-    named = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     features = network.features(sample)[1]
-    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
-    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
+    gradients = torch.autograd.grad([features[k].sum() for k in chosen], list(parameters.values()), allow_unused=True)
+    return [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
 
 def layer_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
@@ -323,5 +323,5 @@ def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Ten
 def dropout_mask(keys: Tensor, step: Tensor | int, batch: int, width: int, rate: float) -> Tensor:
     """The scaled dropout mask of R runs at a step, (R, B, width): 0 or 1 / (1 - rate)."""
     position = torch.arange(batch * width, device=keys.device)
-    drawn = streams.uniform(keys[:, None], step, position).view(len(keys), batch, width)
-    return (drawn >= rate).to(torch.float32) / (1 - rate)
+    values = streams.uniform(keys[:, None], step, position).view(len(keys), batch, width)
+    return (values >= rate).to(torch.float32) / (1 - rate)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asymtrain import streams
-from asymtrain.lab.engine.parameters import ALIGNMENT, dialogue_sums, layer_sums
+from asymtrain.lab.engine.parameters import ALIGNMENT, alignment_sums, layer_sums
 from asymtrain.lab.runs import RunSpec
 
 
@@ -22,10 +22,10 @@ def needs_both_gradients(spec: RunSpec) -> bool:
 def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
     """Gaussian noise (R, P) whose norm in each layer is that of the auxiliary gradient, keyed by run and step."""
     position = torch.arange(auxiliary.shape[1], device=auxiliary.device)
-    drawn = streams.normal(keys[:, None], step, position) * inside
-    wanted, present = layer_sums(auxiliary.square(), members), layer_sums(drawn.square(), members)
-    scale = ((wanted / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
-    return (drawn.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(drawn)
+    noise = streams.normal(keys[:, None], step, position) * inside
+    target, present = layer_sums(auxiliary.square(), members), layer_sums(noise.square(), members)
+    scale = ((target / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
+    return (noise.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(noise)
 
 
 @cache  # compiled forms are kept by function
@@ -40,7 +40,7 @@ def update_gradient(signal: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         match signal:
             case "gated":
-                product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
+                product, main, other = alignment_sums(total, auxiliary, alpha, members).sum(2)
                 # The positive cosine, 0 where it is undefined: (R, 1).
                 weight = (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
                 return total + alpha * (weight - 1) * auxiliary

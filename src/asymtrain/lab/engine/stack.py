@@ -190,9 +190,9 @@ class Stack:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
             applied = (alpha * self.reaching)[:, None]
             compared = step.total if self.reached is None else step.total.where(self.reached, 0.0)
-            sums = self.programs.dialogue(compared, auxiliary, applied, self.shared_layers.members)
+            sums = self.programs.alignment(compared, auxiliary, applied, self.shared_layers.members)
             if measure:
-                self.tally.add_dialogue(sums)
+                self.tally.add_alignment(sums)
             if balance:
                 self._balance(sums)
         gradient = step.total
@@ -215,7 +215,7 @@ class Stack:
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     def _balance(self, sums: Tensor) -> None:
-        """Bring the gradients of the steps to come into their ratio, from the `dialogue_sums` of this one."""
+        """Bring the gradients of the steps to come into their ratio, from the `alignment_sums` of this one."""
         assert self.scale is not None
         _, main, auxiliary = sums.sum(2)
         scale = (main / auxiliary).sqrt().float()
@@ -304,10 +304,10 @@ class Stack:
         return schedule.balances_at(self.lead, self.epoch * self.data.steps + step)
 
     def _close_epoch(self, start: float) -> None:
-        totals = self.tally.read(self.data.seen)
+        totals = self.tally.read(self.data.images_seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
-        held = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
-        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
+        tensors = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
+        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):

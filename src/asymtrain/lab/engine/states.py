@@ -48,11 +48,11 @@ class State:
 
 def check_state(state: State, backbone: nn.Module) -> None:
     """Refuse weights that are not those of the backbone of their spec."""
-    given = {name: value.shape for name, value in state.backbone.items()}
-    wanted = {name: value.shape for name, value in backbone.named_parameters()}
-    for name in [*wanted, *given]:
-        if given.get(name) != wanted.get(name):
-            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, wanted))
+    shapes = {name: value.shape for name, value in state.backbone.items()}
+    expected = {name: value.shape for name, value in backbone.named_parameters()}
+    for name in [*expected, *shapes]:
+        if shapes.get(name) != expected.get(name):
+            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (shapes, expected))
             raise UsageError(
                 f"the state is from another backbone than its spec {state.spec.id} ({state.spec.arch}): of {name} it "
                 f"has {has}, the backbone {wants}; load the state that was saved with this spec"
@@ -78,29 +78,29 @@ def states_at(
     `progress(done, total)` counts epochs of stacks, one after the other. A run that diverges before an epoch has no
     state there.
     """
-    wanted = sorted(set(epochs))
+    sorted_epochs = sorted(set(epochs))
     for spec in specs:
-        if wanted and not 0 <= wanted[0] <= wanted[-1] <= spec.epochs:
-            raise UsageError(f"epochs must lie between 0 and the {spec.epochs} of the run, got {wanted}")
-    known: dict[tuple[RunSpec, int], State] = {}
-    for spec, epoch in itertools.product(specs, wanted):
+        if sorted_epochs and not 0 <= sorted_epochs[0] <= sorted_epochs[-1] <= spec.epochs:
+            raise UsageError(f"epochs must lie between 0 and the {spec.epochs} of the run, got {sorted_epochs}")
+    state_of: dict[tuple[RunSpec, int], State] = {}
+    for spec, epoch in itertools.product(specs, sorted_epochs):
         if cache and (file := _file(cache, spec, epoch)).exists():
-            known[spec, epoch] = _load(file, spec, epoch)
+            state_of[spec, epoch] = _load(file, spec, epoch)
         elif epoch == 0:
-            known[spec, 0] = initial_state(spec, load_for(spec, data_root))
+            state_of[spec, 0] = initial_state(spec, load_for(spec, data_root))
     chosen = default_device(device)
-    missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in known for epoch in wanted)]
+    missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in state_of for epoch in sorted_epochs)]
     stacks = plan(missing, chosen)
-    total = len(stacks) * wanted[-1] if wanted else 0
+    total = len(stacks) * sorted_epochs[-1] if sorted_epochs else 0
     for number, stack_plan in enumerate(stacks):
-        before = number * wanted[-1]
-        for epoch, states in _train(stack_plan, wanted, chosen, data_root):
+        before = number * sorted_epochs[-1]
+        for epoch, states in _train(stack_plan, sorted_epochs, chosen, data_root):
             for state in states:
-                known[state.spec, epoch] = state
+                state_of[state.spec, epoch] = state
                 if cache:
                     _save(_file(cache, state.spec, epoch), state)
             progress(before + epoch, total)
-    return [known[key] for key in itertools.product(specs, wanted) if key in known]
+    return [state_of[key] for key in itertools.product(specs, sorted_epochs) if key in state_of]
 
 
 def _train(

@@ -48,8 +48,8 @@ class Tally:
         """Add a step's mean losses (R,), weighted by its number of images, and its right answers."""
         self.sums[: self.COSINE] += torch.stack([main * images, auxiliary * images, correct])
 
-    def add_dialogue(self, sums: Tensor) -> None:
-        """Add a measured step from its `parameters.dialogue_sums` (3, R, L); undefined cosines do not count."""
+    def add_alignment(self, sums: Tensor) -> None:
+        """Add a measured step from its `parameters.alignment_sums` (3, R, L); undefined cosines do not count."""
         product, main, auxiliary = sums.sum(2)
         value = (product / (main * auxiliary).sqrt()).clamp(-1, 1)
         defined = value.isfinite()

@@ -51,15 +51,15 @@ def record(
 
     Nothing that is given changes.
     """
-    names, kept = sorted(network.trained), sorted(training.buffers)
+    names, buffer_names = sorted(network.trained), sorted(training.buffers)
 
     def forward(values: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, key: Tensor, step: Tensor) -> Any:
-        state = {**dict(zip(names, values, strict=True)), **dict(zip(kept, buffers, strict=True))}
+        state = {**dict(zip(names, values, strict=True)), **dict(zip(buffer_names, buffers, strict=True))}
         return network.forward(state, inputs, (key, step))
 
     def arguments() -> list[Any]:
         values = [parameters[name][0].detach().clone().requires_grad_() for name in names]
-        buffers = [training.buffers[name][0].clone() for name in kept]
+        buffers = [training.buffers[name][0].clone() for name in buffer_names]
         return [values, buffers, images[0], training.keys[0], torch.as_tensor(training.step).to(images.device)]
 
     try:
@@ -78,13 +78,13 @@ def record(
         return None
 
     def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
-        values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in kept]
+        values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in buffer_names]
         return _for_all(graph)(values, buffers, images, training.keys, training.step)
 
     def alone(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
         # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
         values = [parameters[name].squeeze(0) for name in names]
-        buffers = [training.buffers[name][0] for name in kept]
+        buffers = [training.buffers[name][0] for name in buffer_names]
         logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
         return logits[None], [feature[None] for feature in features]
 
@@ -114,10 +114,10 @@ def _agree(
     forward: Callable[..., Any], other: Callable[..., Any], arguments: Callable[[], list[Any]], tolerance: float
 ) -> bool:
     """Whether two forms of a forward give the same outputs, leave the same buffers and have the same gradients."""
-    found = []
+    results = []
     for form in (forward, other):
-        given = arguments()
-        logits, features = form(*given)
+        inputs = arguments()
+        logits, features = form(*inputs)
         outputs = [logits, *features]
         # Weights that differ: a plain sum may not depend on anything, as that of normalised features. Large ones: a
         # backward by hand may treat large gradients otherwise, as where it clips them.
@@ -126,9 +126,9 @@ def _agree(
             for value in outputs
             if value.requires_grad
         ]
-        gradients = torch.autograd.grad(products, given[0], allow_unused=True)
-        found.append(([*outputs, *given[1]], gradients))
-    (values, gradients), (others, other_gradients) = found
+        gradients = torch.autograd.grad(products, inputs[0], allow_unused=True)
+        results.append(([*outputs, *inputs[1]], gradients))
+    (values, gradients), (others, other_gradients) = results
     return _all_close(values, others, tolerance) and _all_close(gradients, other_gradients, tolerance)
 
 

@@ -132,30 +132,30 @@ class _Watch:
         self.id, self.stack, self.progress, self.interrupt = stack_plan.id, stack, progress, interrupt
         self.checkpoint_seconds = checkpoint_seconds
         self.before = self._images()
-        self.told = 0  # epochs that were reported
+        self.epochs_reported = 0  # epochs that were reported
         self.start_clock()
 
     def start_clock(self) -> None:
-        self.shown = time.monotonic()
-        self.due = self.shown + self.checkpoint_seconds
+        self.reported_at = time.monotonic()
+        self.due = self.reported_at + self.checkpoint_seconds
 
     def report(self) -> None:
-        self.shown = time.monotonic()
+        self.reported_at = time.monotonic()
         stack, images = self.stack, self._images() - self.before
         recorded = tuple(
             (spec, epoch)
             for spec, history in zip(stack.specs, stack.histories, strict=True)
-            for epoch in history[self.told :]
+            for epoch in history[self.epochs_reported :]
         )
-        self.told = stack.epoch
-        part, first = min(1.0, stack.step * stack.data.batch / stack.data.seen), stack.specs[0]
-        told = StackProgress(
+        self.epochs_reported = stack.epoch
+        part, first = min(1.0, stack.step * stack.data.batch / stack.data.images_seen), stack.specs[0]
+        message = StackProgress(
             self.id, len(stack.specs), stack.epoch, first.epochs, images, recorded, part, model_of(first)
         )
-        self.progress(told)
+        self.progress(message)
 
     def pause(self) -> bool:
-        if time.monotonic() - self.shown > REPORT_SECONDS:
+        if time.monotonic() - self.reported_at > REPORT_SECONDS:
             self.report()
         return self.checkpoint_is_due() or self.interrupt()
 
@@ -171,7 +171,9 @@ class _Watch:
 
     def _images(self) -> int:
         stack = self.stack
-        return len(stack.specs) * (stack.epoch * stack.data.seen + min(stack.step * stack.data.batch, stack.data.seen))
+        return len(stack.specs) * (
+            stack.epoch * stack.data.images_seen + min(stack.step * stack.data.batch, stack.data.images_seen)
+        )
 
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:

@@ -107,31 +107,31 @@ def _execute(
             return
         with Store(store) as record, _renewed_claims(record):
             checkpoints = checkpoints_of(store)
-            wanted, missing = missing, record.claim(missing, again=fresh)
-            asked = {spec.id for spec in missing}
-            stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
-            yield from stored
+            all_specs, missing = missing, record.claim(missing, again=fresh)
+            claimed_ids = {spec.id for spec in missing}
+            stored_runs = record.runs([spec.id for spec in all_specs if spec.id not in claimed_ids])
+            yield from stored_runs
             stacks = choose_stacks(missing, record, checkpoints, chosen.device, workers, fresh=fresh)
             total = ProgressSum(stacks, progress, checkpoints, workers)
-            elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
+            elsewhere = len(all_specs) - len(missing) - (0 if fresh else len(stored_runs))
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")
             with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
-                yield from (run for run in runs if run.spec.id in asked)
+                yield from (run for run in runs if run.spec.id in claimed_ids)
             tidy(record, checkpoints)
 
 
 def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:
     """Functions that make the data or the model of a run which the store does not have."""
-    named = {
+    functions = {
         spec: {name for name, others in ((spec.dataset, SOURCES), (spec.arch, LIBRARIES)) if is_function(name, others)}
         for spec in specs
     }
-    if store is not None and any(named.values()) and store_exists(store):
+    if store is not None and any(functions.values()) and store_exists(store):
         with Store(store, read_only=True) as record:
-            done = record.finished({spec.id for spec in specs})
-        named = {spec: names for spec, names in named.items() if spec.id not in done}
-    return set().union(*named.values())
+            finished_ids = record.finished({spec.id for spec in specs})
+        functions = {spec: names for spec, names in functions.items() if spec.id not in finished_ids}
+    return set().union(*functions.values())
 
 
 def _results(
@@ -184,10 +184,10 @@ def _renewed_claims(record: Store) -> Iterator[None]:
     By a thread of the process that writes the store, so that it does not matter where stacks train, nor how long a
     step, a compilation or the wait for a node takes. A process that is gone or stopped renews nothing.
     """
-    ended = threading.Event()
+    over = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(RENEW_SECONDS):
+        while not over.wait(RENEW_SECONDS):
             with suppress(StoreError):  # the disk is full, or locked for long: the next time may be better
                 record.renew()
 
@@ -196,7 +196,7 @@ def _renewed_claims(record: Store) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        over.set()
         thread.join()
 
 
@@ -209,11 +209,11 @@ def check_executor(name: str, address: str | None) -> None:
 
 
 def _open_executor(
-    name: str, address: str | None, device: str | None, in_process: bool, kept: Workers | None
+    name: str, address: str | None, device: str | None, in_process: bool, pool: Workers | None
 ) -> AbstractContextManager[Executor]:
     check_executor(name, address)
     if name == "local":
-        return nullcontext(Local(default_device(device), in_process, kept))
+        return nullcontext(Local(default_device(device), in_process, pool))
     from asymtrain.lab.executors.ray import ray_cluster
 
     return ray_cluster(address, device)

@@ -37,14 +37,14 @@ def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[
 
 
 def with_sources(
-    runs: Iterable[Run], taken: dict[tuple[object, ...], Fingerprints], dataset: Dataset
+    runs: Iterable[Run], fingerprints: dict[tuple[object, ...], Fingerprints], dataset: Dataset
 ) -> tuple[Run, ...]:
     """The runs with their fingerprints, and with what chance follows from where the data are no longer there."""
     return tuple(
         dataclasses.replace(
             run,
-            model_fingerprint=taken[kind].model,
-            data_fingerprint=taken[kind].data,
+            model_fingerprint=fingerprints[kind].model,
+            data_fingerprint=fingerprints[kind].data,
             classes=dataset.classes,
             largest_class=dataset.test.largest_class,
         )
@@ -72,9 +72,9 @@ def check_sources(
     models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
-        with Store(store, read_only=True) as opened:
-            kept = [*opened.fingerprints(), *begun_sources(checkpoints_of(store))]
-        for spec, model_print, data_print in kept:
+        with Store(store, read_only=True) as record:
+            sources = [*record.fingerprints(), *begun_sources(checkpoints_of(store))]
+        for spec, model_print, data_print in sources:
             models[kind_of(spec)] += [model_print] if model_print else []
             data[kind_of(spec)[:2]] += [data_print] if data_print else []
     # By dataset, since one at a time is kept in memory.

@@ -52,7 +52,7 @@ class Local:
 
     device: torch.device
     in_process: bool = False
-    kept: "Workers | None" = None  # used here, and left alive for the next execution
+    worker_pool: "Workers | None" = None  # used here, and left alive for the next execution
 
     @property
     def devices(self) -> list[torch.device]:
@@ -71,8 +71,8 @@ class Local:
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         slots = self.slots(plans)
-        if self.kept is not None and plans and not self.in_process:
-            slots = self.kept.take(slots)
+        if self.worker_pool is not None and plans and not self.in_process:
+            slots = self.worker_pool.take(slots)
         waiting = Waiting(plans, job, report)
         if len(slots) == 1 and slots[0].pipe is None:
             # In this process, until all are done or the device is lost.
@@ -90,7 +90,7 @@ class Local:
                 for result in results:
                     yield from waiting.settle(result)
         finally:
-            _shut_down([slot for slot in slots if slot.plan or self.kept is None])
+            _shut_down([slot for slot in slots if slot.plan or self.worker_pool is None])
 
     def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
         """Where these stacks are trained; in this process where it is one slot, unless that has a kept worker."""
@@ -106,16 +106,16 @@ class Workers:
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
 
-    def take(self, wanted: "list[_Slot]") -> "list[_Slot]":
+    def take(self, requests: "list[_Slot]") -> "list[_Slot]":
         """Slots like these, with the workers that are there. Others end on a GPU, whose memory they would hold."""
-        unused, taken = sorted(self._slots, key=lambda slot: slot.pipe is None), []
-        for slot in wanted:
+        unused, slots = sorted(self._slots, key=lambda slot: slot.pipe is None), []
+        for slot in requests:
             if (old := next((old for old in unused if old.device == slot.device), None)) is not None:
                 unused.remove(old)
-            taken.append(old or slot)
-        self._slots = [*taken, *unused]
+            slots.append(old or slot)
+        self._slots = [*slots, *unused]
         _shut_down([slot for slot in unused if slot.device.type == "cuda"])
-        return taken
+        return slots
 
     def __enter__(self) -> Self:
         return self

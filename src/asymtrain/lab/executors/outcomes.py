@@ -312,15 +312,15 @@ class ProgressSum:
 
         Epochs of an MLP say nothing about those of a CNN: an estimate by all epochs would climb when the CNN begins.
         """
-        left = dict[object, float](self.epochs_of)
+        epochs_left = dict[object, float](self.epochs_of)
         here, seconds = defaultdict[object, float](float), defaultdict[object, float](float)
         for stack, message in self.latest.items():
-            left[message.model] = left.get(message.model, 0.0) - message.trained
+            epochs_left[message.model] = epochs_left.get(message.model, 0.0) - message.trained
             here[message.model] += message.trained - self.spans[stack].trained
             seconds[message.model] += self.spans[stack].end - self.spans[stack].start
-        models = [model for model, epochs in left.items() if epochs > 0]
+        models = [model for model, epochs in epochs_left.items() if epochs > 0]
         if any(here[model] <= 0 for model in models):
             return None
-        work = sum(left[model] * seconds[model] / here[model] for model in models)
-        ended = sum(message.epoch == message.epochs for message in self.latest.values())
-        return work / max(1, min(self.workers, self.stacks - ended))
+        work = sum(epochs_left[model] * seconds[model] / here[model] for model in models)
+        at_end = sum(message.epoch == message.epochs for message in self.latest.values())
+        return work / max(1, min(self.workers, self.stacks - at_end))

@@ -143,16 +143,16 @@ class _Driver:
         )
         self.running: dict[Any, StackPlan] = {}
         self.cancelled: set[Any] = set()
-        self.heard: set[str] = set()  # stacks that have reported: they train
+        self.reporting: set[str] = set()  # stacks that have reported: they train
         self.last_words: dict[str, str] = {}
-        self.looked, self.empty = -math.inf, False
+        self.looked_at, self.empty = -math.inf, False
 
     def submit(self, stack_plan: StackPlan) -> None:
         if self.job.checkpoints is not None:
             # Workers look for this: where it is missing, they do not share the driver's disk.
             with suppress(OSError):
                 open_checkpoint(self.job.checkpoints, stack_plan)
-        self.heard.discard(stack_plan.id)
+        self.reporting.discard(stack_plan.id)
         self.last_words.pop(stack_plan.id, None)
         ref = self.task.remote(stack_plan, self.job, self.device.type, self.mailbox, str(Path.cwd()))
         self.running[ref] = stack_plan
@@ -163,12 +163,12 @@ class _Driver:
             return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         self._read_mailbox()
-        if time.monotonic() - self.looked > LOOK_SECONDS:
+        if time.monotonic() - self.looked_at > LOOK_SECONDS:
             self._look_at_the_cluster()
         if self.job.is_over():
             # Stacks that train end by themselves at their next epoch; the rest would wait for a free worker.
             for ref, stack_plan in self.running.items():
-                if stack_plan.id not in self.heard:
+                if stack_plan.id not in self.reporting:
                     self._cancel(ref)
         return [self._result(ref) for ref in done]
 
@@ -177,9 +177,11 @@ class _Driver:
         kind = "GPU" if self.device.type == "cuda" else "CPU"
         empty = not self.ray.cluster_resources().get(kind)
         if empty and not self.empty:
-            left = counted(len(self.running), "stack")
-            self.report(f"the Ray cluster has no {kind} now: {left} will wait for a node that has one (Ctrl-C ends it)")
-        self.looked, self.empty = time.monotonic(), empty
+            stacks = counted(len(self.running), "stack")
+            self.report(
+                f"the Ray cluster has no {kind} now: {stacks} will wait for a node that has one (Ctrl-C ends it)"
+            )
+        self.looked_at, self.empty = time.monotonic(), empty
 
     def end(self) -> None:
         """Ask what still runs for a checkpoint, wait a little, and leave nothing behind."""
@@ -208,7 +210,7 @@ class _Driver:
         except ray.exceptions.RayError:
             return  # it is being restarted
         for stack, message in map(pickle.loads, letters):
-            self.heard.add(stack)
+            self.reporting.add(stack)
             if isinstance(message, Lost):
                 self.last_words[stack] = message.reason
             else:
@@ -233,13 +235,13 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     import ray
 
     node = ray.util.get_node_ip_address()
-    sent: list[Any] = []  # the last message
+    last_message: list[Any] = []  # the last message
     with suppress(OSError):  # relative paths of datasets mean the driver's folder, where there is one
         os.chdir(folder)
 
     def send(message: StackProgress | str | Lost) -> None:
         # As bytes: the mailbox need not import torch to pass it on. Nobody waits, so a dead mailbox harms nothing.
-        sent[:] = [mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))]
+        last_message[:] = [mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))]
 
     if job.is_over():
         return Stopped(stack_plan)
@@ -252,8 +254,8 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
         result = outcomes.work(stack_plan, job, torch.device(device), send, interrupted)
     if isinstance(result, Lost):
         send(Lost(stack_plan, f"{result.reason} (on node {node})"))
-    if sent:
-        ray.wait(sent, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox when it sees the result
+    if last_message:
+        ray.wait(last_message, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox when it sees the result
     if isinstance(result, Lost):
         os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
     return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
@@ -261,13 +263,13 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
 
 def _environment(device: torch.device) -> dict[str, str]:
     """What workers take over from the driver's environment."""
-    kept = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
+    variables = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
     source = Path(__file__).resolve().parents[3]
     if "site-packages" not in source.parts:
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), kept.get("PYTHONPATH")]))
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), variables.get("PYTHONPATH")]))
     if device.type == "cpu":
-        kept["OMP_NUM_THREADS"] = "1"
-    return kept
+        variables["OMP_NUM_THREADS"] = "1"
+    return variables
 
 
 def check_address(address: str) -> None:

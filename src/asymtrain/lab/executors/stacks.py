@@ -28,32 +28,34 @@ def choose_stacks(
     Those of an earlier execution come with all the members they had, stored ones and unasked ones too, unless the
     runs are to be trained afresh.
     """
-    left = {spec.id: spec for spec in missing}
-    kept: list[StackPlan] = []
+    specs_left = {spec.id: spec for spec in missing}
+    reusable: list[StackPlan] = []
     # The halves of a stack that was too large come before the whole, which may still be there.
     begun = sorted(begun_stacks(checkpoints, set_aside), key=lambda stack_plan: len(stack_plan.specs))
     # Those that were planned for another kind of device are too small or too large.
     planned = [plans for _, kind, plans in planned_executions(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
         members = _members(old)
-        if members & left.keys() and not members & _members(*kept) and _is_free(old, left, record):
+        if members & specs_left.keys() and not members & _members(*reusable) and _is_free(old, specs_left, record):
             if fresh:
                 close_checkpoint(checkpoints / old.id)
             else:
-                kept.append(old)
+                reusable.append(old)
                 for spec_id in members:
-                    left.pop(spec_id, None)
-    new = plan(list(left.values()), device, workers=workers)
+                    specs_left.pop(spec_id, None)
+    new = plan(list(specs_left.values()), device, workers=workers)
     if new:
         _write_plans(checkpoints, device, new)
-    return kept + new
+    return reusable + new
 
 
 def tidy(record: Store, checkpoints: Path) -> None:
     """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
     for begun in begun_stacks(checkpoints):
         members = _members(begun)
-        if record.finished(members) == members and not record.held(members):  # killed between storing and closing
+        if record.finished(members) == members and not record.claimed_ids(
+            members
+        ):  # killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
     sweep(checkpoints)
     for file, _, plans in planned_executions(checkpoints):
@@ -71,8 +73,8 @@ def _members(*plans: StackPlan) -> set[str]:
 
 def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:
     """Claim the members that are neither stored nor ours: is no other process training one of them?"""
-    stored = record.finished([spec.id for spec in stack_plan.specs])
-    others = [spec for spec in stack_plan.specs if spec.id not in stored and spec.id not in ours]
+    finished_ids = record.finished([spec.id for spec in stack_plan.specs])
+    others = [spec for spec in stack_plan.specs if spec.id not in finished_ids and spec.id not in ours]
     return not others or len(record.claim(others)) == len(others)
 
 

@@ -102,11 +102,11 @@ def differing_settings(specs: Sequence[RunSpec], without: Sequence[str] = ()) ->
     The seed, the dataset and the fields in `without` are never named.
     """
     names = [name for name in DEFAULTS if name not in {"arch", "seed", "dataset", *without}]
-    shown: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for arch in dict.fromkeys(spec.arch for spec in specs):
         alike = [spec for spec in specs if spec.arch == arch]
-        shown[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
-    return [[f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in shown[spec.arch]] for spec in specs]
+        values_by_name[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
+    return [[f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in values_by_name[spec.arch]] for spec in specs]
 
 
 def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:

@@ -84,21 +84,21 @@ class Bench(ABC):
         if not (self.stored or fresh):
             return
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        with Store(self.store) as opened:
+        with Store(self.store) as record:
             if fresh:
-                opened.know([spec])  # and not asked for: it need not be trained to its end
-            if fresh or opened.finished([spec.id]):
-                opened.add_measurement(spec.id, name, values, again=True)
+                record.know([spec])  # and not asked for: it need not be trained to its end
+            if fresh or record.finished([spec.id]):
+                record.add_measurement(spec.id, name, values, again=True)
 
-    def kept(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
+    def stored_values(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
         """What `keep` kept, of the specs of which there is something."""
         from asymtrain.lab.store import Store, store_exists
 
         if not store_exists(self.store):
             return {}
         by_id: dict[str, dict[int, Any]] = {}
-        with Store(self.store, read_only=True) as opened:
-            for value in opened.measurements(name, [spec.id for spec in specs]):
+        with Store(self.store, read_only=True) as record:
+            for value in record.measurements(name, [spec.id for spec in specs]):
                 by_id.setdefault(value.spec_id, {})[value.epoch] = value.value
         return {spec: by_id[spec.id] for spec in specs if spec.id in by_id}
 
@@ -167,6 +167,6 @@ def differing_fields(settings: Any, number: str = "") -> list[str]:
     texts = []
     for part in dataclasses.fields(settings):
         if (value := getattr(settings, part.name)) != part.default:
-            shown = "+".join(value) if isinstance(value, tuple) else format(value, number if part.type is float else "")
-            texts.append(f"{part.name}={shown}")
+            text = "+".join(value) if isinstance(value, tuple) else format(value, number if part.type is float else "")
+            texts.append(f"{part.name}={text}")
     return texts

@@ -160,16 +160,16 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
     # A hundredth of a point is seen by nobody, and half of a page would be digits and blanks.
-    places = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
-    text = re.sub(places, lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
-    text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r'\s*([A-Za-z"])\s*', r"\1", drawn[0]), text)
+    numbers = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
+    text = re.sub(numbers, lambda match: re.sub(r"-?\d+\.\d{3,}", _hundredths, match[0]), text)
+    text = re.sub(r'\bd="[^"]*"', lambda match: re.sub(r'\s*([A-Za-z"])\s*', r"\1", match[0]), text)
     text = re.sub(r"\n +<", "\n<", text)
     # Nor need every word name its fonts, every group have an id, and what is level be turned by nothing.
     fonts = re.search(r"font-family: ([^;\"]*)", text)
     if fonts is not None:
         text = re.sub(r" font-family: [^;\"]*;?", "", text).replace("<svg ", f'<svg font-family="{fonts[1]}" ', 1)
     used = {*re.findall(r'(?:url\(#|href="#)([^")]*)', text)}
-    text = re.sub(r' id="([^"]*)"', lambda named: named[0] if named[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda attribute: attribute[0] if attribute[1] in used else "", text)
     text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
@@ -410,11 +410,11 @@ def _draw_surfaces(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) ->
         members = [(axes, panel) for axes, panel in zip(grid, panels, strict=True) if panel.group == group]
         low, high = limits_of(panel for _, panel in members)
         levels = np.linspace(low, high, LEVELS + 1)
-        drawn: Any = None
+        surface: Any = None
         for axes, panel in members:
             axes.grid(visible=False)
             values = as_array(panel.values).T  # rows of an array go up
-            drawn = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
+            surface = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
             axes.contour(panel.x, panel.y, values, levels=levels, colors=INK, linewidths=0.3)
             axes.set(aspect="equal", xlabel=panel.x_label)
             if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
@@ -424,7 +424,7 @@ def _draw_surfaces(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) ->
         form = ScalarFormatter()
         form.set_powerlimits((-2, 3))
         bar = canvas.colorbar(
-            drawn, ax=[axes for axes, _ in members], label=members[0][1].label, ticks=MaxNLocator(5), format=form
+            surface, ax=[axes for axes, _ in members], label=members[0][1].label, ticks=MaxNLocator(5), format=form
         )
         bar.outline.set_visible(False)
 
@@ -507,8 +507,8 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
             axes.imshow(shown_pixels(panel), interpolation="none", aspect="equal")
             if panel.heat is not None:
                 # A picture of its own, of a pixel a cell: what lies under the maps is drawn once.
-                place = (-0.5, across - 0.5, down - 0.5, -0.5)
-                axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=place, alpha=HEAT)
+                extent = (-0.5, across - 0.5, down - 0.5, -0.5)
+                axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=extent, alpha=HEAT)
     if scale := next((panel.scale for panel in panels if panel.scale), ""):
         left, bottom = width - 0.62, height - 0.6 - CELL * rows
         bar = canvas.add_axes((left / width, bottom / height, 0.1 / width, (CELL * rows - 0.05) / height))

@@ -23,8 +23,8 @@ class Writing:
     minus: str = "-"  # before a digit
 
     def words(self, text: str) -> str:
-        shown = "".join(self.signs.get(sign, sign) for sign in " ".join(printable(text).split()))
-        return true_minus(shown, self.minus)
+        line = "".join(self.signs.get(sign, sign) for sign in " ".join(printable(text).split()))
+        return true_minus(line, self.minus)
 
     def row(self, cells: Iterable[str]) -> str:
         return f"{self.start}{self.between.join(map(self.words, cells))}{self.end}\n"

@@ -70,8 +70,8 @@ def _sorted(runs: Iterable[Run]) -> list[Run]:
 
     def order(spec: RunSpec) -> tuple[Any, ...]:
         # Models by name come after the backbones.
-        place = backbones.index(spec.arch) if spec.arch in backbones else len(backbones)
-        return (spec.dataset, place, spec.arch, spec.seed, spec.redundancy, spec.alpha, spec.id)
+        index = backbones.index(spec.arch) if spec.arch in backbones else len(backbones)
+        return (spec.dataset, index, spec.arch, spec.seed, spec.redundancy, spec.alpha, spec.id)
 
     return sorted({run.spec.id: run for run in runs}.values(), key=lambda run: order(run.spec))
 

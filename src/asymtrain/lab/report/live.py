@@ -59,16 +59,16 @@ def _line_by_steps(line: re.Match[str]) -> str:
     points = np.round(10 * np.array(re.findall(r"-?[\d.]+", line[0]), np.float64).reshape(-1, 2))
     steps = np.diff(points, axis=0, prepend=0)  # of points that are rounded: no step adds to the error of another
     x, y, *rest = (f"{step / 10 + 0:g}" for step in steps.flat)
-    shown = f"M{x} {y}" + (f"l{' '.join(rest)}" if rest else "") + "z" * line[0].endswith("z")
-    return re.sub(r"(?<!\d)0\.", ".", shown).replace(" -", "-")
+    path = f"M{x} {y}" + (f"l{' '.join(rest)}" if rest else "") + "z" * line[0].endswith("z")
+    return re.sub(r"(?<!\d)0\.", ".", path).replace(" -", "-")
 
 
 def library(figures: Iterable[Figure]) -> Markup:
     """The script elements with `live.js` and the part of the library that these figures need; nothing without any."""
-    shown = [figure for figure in figures if not figure.missing]
-    if not shown:
+    complete = [figure for figure in figures if not figure.missing]
+    if not complete:
         return Markup()
-    return _library("relief" if any(is_relief(figure) for figure in shown) else "flat")
+    return _library("relief" if any(is_relief(figure) for figure in complete) else "flat")
 
 
 @cache
@@ -111,19 +111,19 @@ def live_values(figure: Figure) -> dict[str, Any]:
     shared: dict[str, Any] = {}
     match panels[0]:
         case Lines():
-            kind, shown = "lines", [_lines(panel) for panel in panels]
+            kind, values = "lines", [_lines(panel) for panel in panels]
         case Bars():
-            kind, shown = "bars", [{**_plain(panel), "ends": _plain(ends_of(panel))} for panel in panels]
+            kind, values = "bars", [{**_plain(panel), "ends": _plain(ends_of(panel))} for panel in panels]
         case Surface(relief=relief):
-            kind, shown = "relief" if relief else "contours", _surfaces(panels)
+            kind, values = "relief" if relief else "contours", _surfaces(panels)
             shared = {"colours": _colours("viridis", LEVELS + 1)}
         case Image():
-            kind, (shown, pictures) = "images", _images(panels)
+            kind, (values, pictures) = "images", _images(panels)
             scale = next((panel.scale for panel in panels if panel.scale), "")
             shared = {"pictures": pictures, "top": top_of(panels), "scale": scale, "share": HEAT}
             shared |= {"colours": _colours("inferno", LEVELS + 1)}
     columns = min(figure.columns, len(panels))
-    return {"kind": kind, "title": figure.title, "columns": columns, **_present(shared), "panels": shown}
+    return {"kind": kind, "title": figure.title, "columns": columns, **_present(shared), "panels": values}
 
 
 def _lines(panel: Lines) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
 def _images(panels: Sequence[Image]) -> tuple[list[dict[str, Any]], list[str]]:
     """The panels, and each picture once: a panel has its number."""
     pictures: dict[str, int] = {}
-    shown = []
+    images = []
     for panel in panels:
         values: dict[str, Any] = {"title": panel.title, "label": panel.label, "paint": _paint(panel.colour)}
         values |= {"frame": panel.frame, "apart": panel.apart}
@@ -178,8 +178,8 @@ def _images(panels: Sequence[Image]) -> tuple[list[dict[str, Any]], list[str]]:
             values["picture"] = pictures.setdefault(_data_address(pixels), len(pictures))
             if panel.heat is not None:
                 values["heat"] = _plain(np.asarray(panel.heat, np.float64).tolist(), 3)
-        shown.append(_present(values))
-    return shown, list(pictures)
+        images.append(_present(values))
+    return images, list(pictures)
 
 
 def _data_address(pixels: Any) -> str:

@@ -44,9 +44,9 @@ def write_page(
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
     beside = f", every figure in a file {name}-….svg" if figures else ""
     files = f"Every number is in {name}.json{beside}, beside this page."
-    shown = render_page(figures=figures, drawings=drawings, files=files, **content)
+    text = render_page(figures=figures, drawings=drawings, files=files, **content)
     texts = {
-        "page": (f"{page or name}.html", shown),
+        "page": (f"{page or name}.html", text),
         "json": (f"{name}.json", json_text(document)),
         **{figure: (f"{name}-{figure}.svg", as_file(svg)) for figure, svg in drawings.items()},
     }
@@ -98,8 +98,8 @@ def render_page(
 
 def plots_of(figures: Iterable[Figure], drawings: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
     """Figures as the template takes them: each with its width where it is wide, and both of its forms."""
-    drawn = drawings or {}
-    return [(figure, room_of(figure), embed(figure, drawn.get(figure.name))) for figure in figures]
+    pictures = drawings or {}
+    return [(figure, room_of(figure), embed(figure, pictures.get(figure.name))) for figure in figures]
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -294,7 +294,7 @@ def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
     differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
     for name in [name for name in DEFAULTS if runs and name not in ("arch", "seed")]:
-        values = [listing([_shown(value) for value in group[name].unique()]) for group in runs]
+        values = [listing([_value_text(value) for value in group[name].unique()]) for group in runs]
         if len(set(values)) > 1:
             differing.append((name.replace("_", " "), *values))
         else:
@@ -303,7 +303,7 @@ def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
     return Table("settings", "Settings that differ", columns, make_rows(differing)), common
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return value.strip("{}").replace('"', "") or "default"
     return "not set" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value)

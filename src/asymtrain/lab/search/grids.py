@@ -58,10 +58,10 @@ def option_value(spec: RunSpec, name: str) -> float | None:
     return None if option is None else float(dict(spec.arch_options).get(name, option.default))
 
 
-def _others(end: float, count: int, taken: float) -> list[float]:
+def _others(end: float, count: int, excluded: float) -> list[float]:
     """So many evenly spaced values from 0 to the end; of one more, the nearest to what is taken is left out."""
     if count == 0:
         return []
     values = [round(end * i / count, 4) for i in range(count + 1)]  # so that they can be typed
-    nearest = min(values, key=lambda value: abs(value - taken))
+    nearest = min(values, key=lambda value: abs(value - excluded))
     return [value for value in values if value != nearest]

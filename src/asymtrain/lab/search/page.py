@@ -43,8 +43,8 @@ def search_document(results: Sequence[SearchResult]) -> dict[str, Any]:
 
 def chosen_table(results: Sequence[SearchResult]) -> Table:
     """The chosen values, two rows for each search: Plain's and Asymmetric's."""
-    chosen = [settings for result in results for settings in result.chosen.values()]
-    others = dict.fromkeys(name for settings in chosen for name in settings if name not in ALWAYS)
+    all_settings = [settings for result in results for settings in result.chosen.values()]
+    others = dict.fromkeys(name for settings in all_settings for name in settings if name not in ALWAYS)
     names = [*ALWAYS, *others]
     columns = (
         Column("Backbone"),
@@ -79,8 +79,10 @@ def label(result: SearchResult) -> str:
 
 def sentence(result: SearchResult) -> str:
     """What a search came to, in words."""
-    chosen = [f"{SIDES[side]} {_setting_words(settings)}" for side, settings in result.chosen.items() if settings]
-    parts = [f"{label(result)}: {'; '.join(chosen) or 'nothing is chosen yet'}."]
+    settings_words = [
+        f"{SIDES[side]} {_setting_words(settings)}" for side, settings in result.chosen.items() if settings
+    ]
+    parts = [f"{label(result)}: {'; '.join(settings_words) or 'nothing is chosen yet'}."]
     ends = [
         f"{SIDES[stage.stage.trains]} {_words(name)} ({where})"
         for stage in result.stages
@@ -171,7 +173,7 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
     values = [trial.settings[name] for trial in stage.trials]
     x = tuple(float(i) for i in range(len(values)))
     means = tuple(trial.mean for trial in stage.trials)
-    several = [trial.seen if len(trial.seen) > 1 else () for trial in stage.trials]
+    several = [trial.accuracies_there if len(trial.accuracies_there) > 1 else () for trial in stage.trials]
     seeds = tuple(zip_longest(*several))
     line = Line("", stage.stage.trains, x, means, seeds=seeds, marker=True)
     labels = tuple(f"{value:g}" for value in values)

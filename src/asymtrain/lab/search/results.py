@@ -22,23 +22,23 @@ class Trial:
     diverged: int = 0  # how many of the runs diverged; those count at chance accuracy
 
     @property
-    def seen(self) -> list[float]:
+    def accuracies_there(self) -> list[float]:
         return [accuracy for accuracy in self.accuracies if accuracy is not None]
 
     @property
     def mean(self) -> float | None:
-        return math.fsum(self.seen) / len(self.seen) if self.seen else None
+        return math.fsum(self.accuracies_there) / len(self.accuracies_there) if self.accuracies_there else None
 
     @property
     def std(self) -> float | None:
         """Divided by the number of runs less one; None for a single one."""
         from statistics import stdev  # here: fractions and decimals load with it, and few commands show a deviation
 
-        return stdev(self.seen) if len(self.seen) > 1 else None
+        return stdev(self.accuracies_there) if len(self.accuracies_there) > 1 else None
 
     @property
     def n(self) -> int:
-        return len(self.seen)
+        return len(self.accuracies_there)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -145,9 +145,9 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
             trials = []
             for candidate in stage.candidates:
                 specs = {spec.id: spec for spec in search.trial_specs(stage.trains, {**before, **candidate})}
-                known = [runs.get(spec_id) for spec_id in specs]
-                accuracies = tuple(None if run is None else _accuracy(run, chance) for run in known)
-                diverged = sum(run is not None and run.outcome == "diverged" for run in known)
+                runs_there = [runs.get(spec_id) for spec_id in specs]
+                accuracies = tuple(None if run is None else _accuracy(run, chance) for run in runs_there)
+                diverged = sum(run is not None and run.outcome == "diverged" for run in runs_there)
                 trials.append(Trial(candidate, tuple(specs), accuracies, diverged))
                 missing.update({spec_id: spec for spec_id, spec in specs.items() if spec_id not in runs})
             results.append(StageResult(stage, tuple(trials)))

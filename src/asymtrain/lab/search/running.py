@@ -36,16 +36,16 @@ def run_searches(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
     def train(specs: list[RunSpec], workers: executors.Workers) -> Iterable[Run]:
-        left = None if deadline is None else (deadline - time.monotonic()) / 60
-        stored = [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
-        if left is not None and left <= 0:
-            yield from stored
+        minutes = None if deadline is None else (deadline - time.monotonic()) / 60
+        runs_there = [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
+        if minutes is not None and minutes <= 0:
+            yield from runs_there
             return
-        known = {run.spec.id for run in stored}
+        stored_ids = {run.spec.id for run in runs_there}
         where = {"store": store, "data_root": data_root, "workers": workers, **options}
-        trained = executors.execute(specs, minutes=left, **where)
+        trained = executors.execute(specs, minutes=minutes, **where)
         for done, run in enumerate(trained, 1):
-            if run.spec.id not in known:
+            if run.spec.id not in stored_ids:
                 on_run(run, done, len(specs))
             yield run
 
@@ -85,15 +85,15 @@ def chosen_values(folder: Path) -> list[SearchResult]:
 def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> list[SearchResult]:
     """Fetch the runs that the next rounds need, until there is nothing new to ask for."""
     runs: dict[str, Run] = {}
-    asked: set[str] = set()
+    asked_ids: set[str] = set()
     while True:
         results = [replay(search, runs, functools.partial(_chance, search, data_root)) for search in searches]
         # What was asked for and did not come (time is over, it failed) is not asked for again.
-        wanted = {spec.id: spec for result in results for spec in result.missing if spec.id not in asked}
-        if not wanted:
+        specs_by_id = {spec.id: spec for result in results for spec in result.missing if spec.id not in asked_ids}
+        if not specs_by_id:
             return results
-        asked.update(wanted)
-        runs.update({run.spec.id: run for run in fetch(list(wanted.values()))})
+        asked_ids.update(specs_by_id)
+        runs.update({run.spec.id: run for run in fetch(list(specs_by_id.values()))})
 
 
 def _chance(search: Search, data_root: Path | None) -> float:

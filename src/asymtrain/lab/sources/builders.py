@@ -85,13 +85,13 @@ def _find_timm(name: str, options: dict[str, Any]) -> Named:
 
     def make(classes: int, inputs: Inputs) -> Any:
         channels, height, width = inputs.image_shape(text)
-        given = {"pretrained": False, "num_classes": classes, **options}
+        arguments = {"pretrained": False, "num_classes": classes, **options}
         if channels != 3:
-            given = {"in_chans": channels, **given}
-        if (height, width) != (own, own) and "img_size" not in given:
+            arguments = {"in_chans": channels, **arguments}
+        if (height, width) != (own, own) and "img_size" not in arguments:
             with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
-                return timm.create_model(name, img_size=height if height == width else (height, width), **given)
-        return timm.create_model(name, **given)
+                return timm.create_model(name, img_size=height if height == width else (height, width), **arguments)
+        return timm.create_model(name, **arguments)
 
     return Named(text, make)
 
@@ -113,8 +113,8 @@ def _find_transformers(name: str, options: dict[str, Any]) -> Named:
         kind = getattr(transformers, name, None)
         base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
         if not (inspect.isclass(kind) and issubclass(kind, base)):
-            known = [config for config in dir(transformers) if config.endswith("Config")]
-            raise unknown_name("config class of transformers", name, known)
+            names = [config for config in dir(transformers) if config.endswith("Config")]
+            raise unknown_name("config class of transformers", name, names)
         config = explained(lambda: kind(**options), text)
 
     def make(classes: int, inputs: Inputs) -> Any:
@@ -172,8 +172,10 @@ def _find_function(text: str, options: dict[str, Any]) -> Named:
     with importable_here():
         function = import_function(text)
     if isinstance(function, nn.Module):  # which can be called too
-        given = f"a {type(function).__name__}"
-        raise UsageError(f"{text} must make a new model at each call: write a function that returns one, not {given}")
+        description = f"a {type(function).__name__}"
+        raise UsageError(
+            f"{text} must make a new model at each call: write a function that returns one, not {description}"
+        )
     return of_function(text, function, options)
 
 
@@ -188,17 +190,17 @@ def _find_here(text: str, options: dict[str, Any]) -> Named:
 
 def of_function(name: str, function: Callable[..., Any], options: dict[str, Any]) -> Named:
     def make(classes: int, inputs: Inputs) -> Any:
-        known = inspect.signature(function).parameters
-        given: dict[str, Any] = {"classes": classes, "num_classes": classes, "input_shape": inputs.shape}
+        names = inspect.signature(function).parameters
+        arguments: dict[str, Any] = {"classes": classes, "num_classes": classes, "input_shape": inputs.shape}
         if inputs.kind == "images":
             channels, height, width = inputs.shape
-            given |= {"channels": channels, "image_size": height if height == width else (height, width)}
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-        for option in options if known and not takes_any else ():
-            if option not in known:
-                raise unknown_name(f"option of {name}", option, known)
+            arguments |= {"channels": channels, "image_size": height if height == width else (height, width)}
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
+        for option in options if names and not takes_any else ():
+            if option not in names:
+                raise unknown_name(f"option of {name}", option, names)
         with importable_here():  # it may import more when it is called
-            return function(**{**{key: value for key, value in given.items() if key in known}, **options})
+            return function(**{**{key: value for key, value in arguments.items() if key in names}, **options})
 
     cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
     return Named(name, make, cure)

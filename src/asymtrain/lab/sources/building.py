@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.functions import name_here, own_line, own_place
+from asymtrain.lab.functions import name_here, own_line, source_line
 from asymtrain.lab.sources.builders import (
     HERE,
     Inputs,
@@ -52,12 +52,12 @@ def build_model(
     """
     inputs = Inputs(tuple(input_shape), kind or ("images" if len(input_shape) == 3 else "vectors"))
     options = dict(options)
-    named = named_model(name, options)
+    source = named_model(name, options)
     key = (name, repr(sorted(options.items())), classes, inputs, weights)
-    model = _build_seeded(named, classes, inputs, seed)
+    model = _build_seeded(source, classes, inputs, seed)
     if key not in _CHECKED:
-        _check_outputs(named, model, classes, inputs)
-        again = _build_seeded(named, classes, inputs, seed)
+        _check_outputs(source, model, classes, inputs)
+        again = _build_seeded(source, classes, inputs, seed)
         if again is model:
             raise UsageError(f"{name} gave the same model when it was called again: build a new one at each call")
         if not _is_equal(model, again):
@@ -66,10 +66,10 @@ def build_model(
                 "values from torch's, Python's or numpy's global random state, which are set from the run's seed"
             )
     if weights:
-        kept = _load_weights(model, weights, classes, named.name)
+        loaded_head = _load_weights(model, weights, classes, source.name)
         # Workers and later runs do the same: it is said once, by the process that speaks with the user.
-        if kept and key not in _CHECKED and multiprocessing.parent_process() is None:
-            warnings.warn(kept, UsageWarning, stacklevel=2)
+        if loaded_head and key not in _CHECKED and multiprocessing.parent_process() is None:
+            warnings.warn(loaded_head, UsageWarning, stacklevel=2)
     _CHECKED.add(key)
     return model
 
@@ -90,9 +90,9 @@ def kept_function(function: Callable[..., Any], options: Options, *, classes: in
         yield f"{module}:{label}"
         return
     label = label.rpartition("<locals>.")[2].strip("<>")
-    named = of_function(label, function, dict(options))
-    model = _build_seeded(named, classes, inputs, 0)
-    _check_outputs(named, model, classes, inputs)
+    source = of_function(label, function, dict(options))
+    model = _build_seeded(source, classes, inputs, 0)
+    _check_outputs(source, model, classes, inputs)
     name = name_here(label, rounded(fingerprint(model, inputs)))
     HERE[name] = label, function
     try:
@@ -108,7 +108,7 @@ def _is_equal(first: "nn.Module", second: "nn.Module") -> bool:
     return same_names and all(a.shape == b.shape and bytes_of(a) == bytes_of(b) for (_, a), (_, b) in pairs)
 
 
-def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
+def _build_seeded(source: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
     import numpy as np
     import torch
     from torch.nn.parameter import is_lazy
@@ -122,17 +122,17 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
             torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        model = named.build_for(classes, inputs)
+        model = source.build_for(classes, inputs)
         if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-            explained(lambda: model(inputs.sample()), named.name, named.cure)  # the first call makes their values
+            explained(lambda: model(inputs.sample()), source.name, source.cure)  # the first call makes their values
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise UsageError(f"{named.name} has no values (its parameters are on the meta device): build them on the CPU")
+        raise UsageError(f"{source.name} has no values (its parameters are on the meta device): build them on the CPU")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UsageError(f"{named.name} has no parameter that is trained: unfreeze some (requires_grad)")
+        raise UsageError(f"{source.name} has no parameter that is trained: unfreeze some (requires_grad)")
     return model.cpu().float().train()
 
 
-def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
+def _check_outputs(source: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
     from asymtrain.branches import logits_in
 
@@ -140,21 +140,23 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
         try:
             output = model(inputs.sample())
         except Exception as error:
-            cure = FIT if inputs.kind == "images" else named.cure
-            mend = "mend forward, or " if own_place(error) else ""
-            raise UsageError(f"{named.name} does not take {inputs} ({own_line(error)}): {mend}{cure}") from error
+            cure = FIT if inputs.kind == "images" else source.cure
+            mend = "mend forward, or " if source_line(error) else ""
+            raise UsageError(f"{source.name} does not take {inputs} ({own_line(error)}): {mend}{cure}") from error
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
-        raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
+        raise UsageError(
+            f"{source.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}"
+        )
     logits = logits_in(output)
     if logits is None:
         raise UsageError(
-            f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
+            f"{source.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
             "with it, or a dict that has it as `logits`"
         )
     if tuple(logits.shape) != (2, classes):
         raise UsageError(
-            f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
+            f"{source.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
             f"classes: it must give (2, {classes}); a function is given their number as `classes`"
         )
 
@@ -173,26 +175,26 @@ def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str
     """Take the values from a file; a note about a classifier of another number of classes, which keeps its own."""
     import torch
 
-    given, own = _read_weights(file), model.state_dict(keep_vars=True)
-    shared = {own[key].data_ptr() for key in own if key in given}  # tied weights are in a file once
-    missing = [key for key in own if key not in given and own[key].data_ptr() not in shared]
-    unexpected = [key for key in given if key not in own]
+    weights_in_file, own = _read_weights(file), model.state_dict(keep_vars=True)
+    shared = {own[key].data_ptr() for key in own if key in weights_in_file}  # tied weights are in a file once
+    missing = [key for key in own if key not in weights_in_file and own[key].data_ptr() not in shared]
+    unexpected = [key for key in weights_in_file if key not in own]
     for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):
         if keys:
             raise UsageError(f"{file} does not fit {name}: it {what} {_listed(keys)}; give the model's own state dict")
-    differing = [key for key in own if key in given and given[key].shape != own[key].shape]
-    counts = {given[key].shape[:1] for key in differing}
-    kept = len(counts) == 1 and all(
-        own[key].shape[:1] == (classes,) and given[key].shape[1:] == own[key].shape[1:] for key in differing
+    differing = [key for key in own if key in weights_in_file and weights_in_file[key].shape != own[key].shape]
+    counts = {weights_in_file[key].shape[:1] for key in differing}
+    loads_head = len(counts) == 1 and all(
+        own[key].shape[:1] == (classes,) and weights_in_file[key].shape[1:] == own[key].shape[1:] for key in differing
     )
-    if differing and not kept:
+    if differing and not loads_head:
         key = differing[0]
-        shapes = f"{tuple(given[key].shape)} in the file, {tuple(own[key].shape)} in the model"
+        shapes = f"{tuple(weights_in_file[key].shape)} in the file, {tuple(own[key].shape)} in the model"
         others = f", as have {len(differing) - 1} more" if len(differing) > 1 else ""
         raise UsageError(f"{file} does not fit {name}: {key} has another shape ({shapes}){others}")
     with torch.no_grad():
-        for key in given.keys() - set(differing):
-            own[key].copy_(given[key])
+        for key in weights_in_file.keys() - set(differing):
+            own[key].copy_(weights_in_file[key])
     if not differing:
         return ""
     return (

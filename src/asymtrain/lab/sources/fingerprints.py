@@ -59,8 +59,8 @@ def difference(first: str, second: str) -> str | None:
         numbers, others = list(map(float, sums)), list(map(float, other_sums))
     except ValueError:  # one that was imported may hold anything
         return "its fingerprint"
-    for place, (what, tolerance) in enumerate(TOLERANCES.items()):
-        part, other_part = numbers[2 * place : 2 * place + 2], others[2 * place : 2 * place + 2]
+    for index, (what, tolerance) in enumerate(TOLERANCES.items()):
+        part, other_part = numbers[2 * index : 2 * index + 2], others[2 * index : 2 * index + 2]
         if part and other_part:
             allowed = tolerance * max(part[0], other_part[0])
             if any(abs(a - b) > allowed for a, b in zip(part, other_part, strict=True)):
@@ -84,9 +84,9 @@ def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
         values = tensor.detach().cpu()
         values = torch.view_as_real(values) if values.is_complex() else values
         values = values.to(torch.float64).reshape(-1).nan_to_num(posinf=0.0, neginf=0.0)  # masks hold -inf
-        places = torch.arange(count, count + len(values), dtype=torch.float64)
+        positions = torch.arange(count, count + len(values), dtype=torch.float64)
         squares += float(values @ values)
-        projection += float(values @ (places * GOLDEN_RATIO % 1 - 0.5))
+        projection += float(values @ (positions * GOLDEN_RATIO % 1 - 0.5))
         count += len(values)
     return math.sqrt(squares), projection
 

@@ -19,7 +19,7 @@ Verdict = Literal[
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Reason = Literal["clear", "margin", "wide", "single seed", "few seeds", "no spread"]
-FEWEST = 5  # seeds for an effect: the interval of fewer leans on the shape of a distribution nobody has seen
+FEWEST = 5  # seeds for an effect: an interval of fewer depends on the unknown shape of the distribution
 LEVEL = 0.05  # of p
 COLOURS = {"helps": "good", "hurts": "bad"}
 

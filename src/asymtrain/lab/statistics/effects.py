@@ -58,19 +58,19 @@ def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
 
 def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> list[float]:
     """Written out, and held to statsmodels by a test: its `multipletests` collects garbage at every call."""
-    known = [float(p) for p in p_values]
-    size = len(known) if family is None else family
-    if size < len(known):
-        raise UsageError(f"a family of {size} tests cannot hold {len(known)} p values")
-    if not known:
+    numbers = [float(p) for p in p_values]
+    size = len(numbers) if family is None else family
+    if size < len(numbers):
+        raise UsageError(f"a family of {size} tests cannot hold {len(numbers)} p values")
+    if not numbers:
         return []
-    p = np.array([*known, *[1.0] * (size - len(known))])
+    p = np.array([*numbers, *[1.0] * (size - len(numbers))])
     if method == "holm":
         order = np.argsort(p)
         p[order] = np.maximum.accumulate(p[order] * np.arange(size, 0, -1))
     else:
         p *= size
-    return [float(value) for value in np.minimum(p, 1.0)[: len(known)]]
+    return [float(value) for value in np.minimum(p, 1.0)[: len(numbers)]]
 
 
 @cache  # one root search for all cells of a table

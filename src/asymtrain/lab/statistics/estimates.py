@@ -33,12 +33,12 @@ def estimate(values: Iterable[float | None], confidence: float = 0.95, within: B
     logarithmic scale the interval of a positive quantity would stay above 0 by itself, but it would be one of the
     geometric mean, and not of the mean that is shown.
     """
-    seen = [float(value) for value in values if value is not None]
-    centre, spread = mean(seen), deviation(seen)
+    numbers = [float(value) for value in values if value is not None]
+    centre, spread = mean(numbers), deviation(numbers)
     if centre is None or spread is None:
-        return Estimate(len(seen), centre, None, None, None)
-    interval = student_interval(centre, spread / len(seen) ** 0.5, len(seen) - 1, confidence)
-    return Estimate(len(seen), centre, spread, *cut(*interval, within))
+        return Estimate(len(numbers), centre, None, None, None)
+    interval = student_interval(centre, spread / len(numbers) ** 0.5, len(numbers) - 1, confidence)
+    return Estimate(len(numbers), centre, spread, *cut(*interval, within))
 
 
 def calibration_error(confidence: NDArray[np.floating], right: NDArray[np.bool_]) -> float | None:

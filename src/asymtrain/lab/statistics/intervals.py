@@ -85,16 +85,16 @@ def wilcoxon_p(differences: Sequence[float]) -> float | None:
     sample = sample[sample != 0]
     if len(sample) < LEAST_WILCOXON:
         return None
-    values, places, counts = np.unique(np.abs(sample), return_inverse=True, return_counts=True)
+    values, positions, counts = np.unique(np.abs(sample), return_inverse=True, return_counts=True)
     if len(sample) <= MOST_SIGNED:
-        ranks = (2 * np.cumsum(counts) - counts + 1)[places]  # twice the mean rank of equal ones, a whole number
+        ranks = (2 * np.cumsum(counts) - counts + 1)[positions]  # twice the mean rank of equal ones, a whole number
         signs = np.arange(2 ** len(sample))[:, None] >> np.arange(len(sample)) & 1
         sums, ours = signs @ ranks, ranks[sample > 0].sum()
         return min(1.0, 2 * float(min(np.mean(sums <= ours), np.mean(sums >= ours))))
     from scipy import stats  # takes a second to load; most commands never ask
 
-    drawn = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
-    return float(stats.wilcoxon(sample, method=drawn if len(values) < len(sample) else "exact").pvalue)
+    method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
+    return float(stats.wilcoxon(sample, method=method if len(values) < len(sample) else "exact").pvalue)
 
 
 def _sample(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

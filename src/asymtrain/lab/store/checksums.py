@@ -131,14 +131,14 @@ def digest(rows: Rows, salt: str) -> str:
     """
     total = hashlib.blake2b(salt.encode(), digest_size=8)
     if len(rows) == 1:
-        values = [(place, value) for place, value in enumerate(rows[0]) if value is not None]
+        values = [(index, value) for index, value in enumerate(rows[0]) if value is not None]
         total.update(_json(values))
         return total.hexdigest()
-    for place, column in enumerate(zip(*rows, strict=True)):
+    for index, column in enumerate(zip(*rows, strict=True)):
         kinds = set(map(type, column))
         if kinds == {NoneType}:
             continue
-        total.update(f"{place} {len(column)} ".encode())
+        total.update(f"{index} {len(column)} ".encode())
         if kinds <= {float, NoneType}:  # SQLite holds no NaN, so that it can stand for NULL
             numbers = [math.nan if value is None else value for value in column] if NoneType in kinds else column
             total.update(struct.pack(f"<{len(column)}d", *numbers))
@@ -298,9 +298,9 @@ def check_all(connection: sqlite3.Connection) -> Check:
     damaged += check_numbers(connection)
     counts = {}
     for content in CONTENTS:
-        intact, found = select_intact(connection, content)
+        intact, damage = select_intact(connection, content)
         counts[content] = len(intact)
-        damaged += found
+        damaged += damage
     for spec_id, text in connection.execute("SELECT id, spec FROM specs ORDER BY id"):
         if not is_spec(spec_id, text):
             damaged.append(Damage("spec", "is not as it was stored", str(spec_id)))

@@ -165,20 +165,20 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     Attempts that the store lacks are added after those that both have. Where the store has a run of its own for a
     spec, that one stays.
     """
-    given = source if isinstance(source, Export) else read_export(source)
+    export = source if isinstance(source, Export) else read_export(source)
     added = present = differing = values = 0
     try:
         with store.database.writing() as connection:
-            in_store, damaged = records.select_records(connection, given.specs, every_attempt=True)
+            in_store, damaged = records.select_records(connection, export.specs, every_attempt=True)
             in_store_values, damaged_values = records.select_measurements(connection, every_attempt=True)
             if damage := [*damaged, *damaged_values]:
                 raise StoreError(
                     f"{store.path} is damaged ({damage[0]}), nothing was imported: import into a new store; "
                     f"`asymtrain store check {store.path}` names what is damaged"
                 )
-            stored = _group(in_store, lambda record: record.run.spec.id)
-            for spec_id, attempts in given.runs.items():
-                missing = _missing(stored.get(spec_id, []), attempts)
+            stored_by_id = _group(in_store, lambda record: record.run.spec.id)
+            for spec_id, attempts in export.runs.items():
+                missing = _missing(stored_by_id.get(spec_id, []), attempts)
                 if missing is None:
                     differing += len(attempts)
                     continue
@@ -187,13 +187,13 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
                 added += len(missing)
                 present += len(attempts) - len(missing)
             stored_values = _group(in_store_values, _first_two)
-            for key, rows in given.values.items():
+            for key, rows in export.values.items():
                 missing_values = _missing(stored_values.get(key, []), rows) or []
-                records.insert_specs(connection, [given.specs[key[0]]])
+                records.insert_specs(connection, [export.specs[key[0]]])
                 records.insert_measurement_rows(connection, missing_values)
                 values += len(missing_values)
     except sqlite3.IntegrityError as error:
-        raise StoreError(f"{given.folder} is damaged, nothing was imported: {error}") from error
+        raise StoreError(f"{export.folder} is damaged, nothing was imported: {error}") from error
     return Imported(added, present, differing, values)
 
 
@@ -224,28 +224,28 @@ def find_exports(folder: Path) -> list[Path]:
 
 def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     with store.database.reading() as connection:
-        stored, damaged = records.select_records(connection, every_attempt=True)
+        stored_records, damaged = records.select_records(connection, every_attempt=True)
         values, damaged_values = records.select_measurements(connection, every_attempt=True)
-        ids = {record.run.spec.id for record in stored} | {row[0] for row in values}
-        known, damaged_specs = records.select_specs(connection, ids)
+        ids = {record.run.spec.id for record in stored_records} | {row[0] for row in values}
+        stored_specs, damaged_specs = records.select_specs(connection, ids)
         damaged += [*damaged_values, *damaged_specs, *checksums.check_numbers(connection)]
     store.name_damage(damaged)
     # No attempt of what has a damaged one: of those that are left, the last might not be the latest.
     lost = {(damage.spec_id, damage.name) for damage in damaged}
-    stored = [record for record in stored if (record.run.spec.id, "") not in lost]
-    values = [row for row in values if (row[0], row[1]) not in lost and row[0] in known]
+    stored_records = [record for record in stored_records if (record.run.spec.id, "") not in lost]
+    values = [row for row in values if (row[0], row[1]) not in lost and row[0] in stored_specs]
     # With all of its attempts or not at all: a folder with a second one alone could not be imported.
-    runs_by_id, values_by_key = _group(stored, lambda record: record.run.spec.id), _group(values, _first_two)
+    runs_by_id, values_by_key = _group(stored_records, lambda record: record.run.spec.id), _group(values, _first_two)
     for export in without:
         runs_by_id = _beyond(runs_by_id, export.runs)
         values_by_key = _beyond(values_by_key, export.values)
-    stored, values = list(chain(*runs_by_id.values())), list(chain(*values_by_key.values()))
-    used = {record.run.spec.id for record in stored} | {row[0] for row in values}
-    specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
-    runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
+    stored_records, values = list(chain(*runs_by_id.values())), list(chain(*values_by_key.values()))
+    used = {record.run.spec.id for record in stored_records} | {row[0] for row in values}
+    specs = [records.spec_row(spec) for spec_id, spec in stored_specs.items() if spec_id in used]
+    runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored_records]
     epochs = [
         (row[0], record.attempt, *epoch)
-        for row, record in zip(runs, stored, strict=True)
+        for row, record in zip(runs, stored_records, strict=True)
         for epoch in records.epoch_rows(record.run)
     ]
     return {"specs": specs, "runs": runs, "epochs": epochs, "measurements": values}
@@ -310,15 +310,15 @@ def _check_measurement(specs: Mapping[str, RunSpec], row: tuple[Any, ...]) -> No
     records.value_text(json.loads(text))  # which refuses what is not finite, such as 1e999
 
 
-def _missing(have: Sequence[T], given: list[T]) -> list[T] | None:
-    """What to append so that `have` holds `given`; None where the two part."""
-    both = min(len(have), len(given))
-    return given[both:] if list(have[:both]) == given[:both] else None
+def _missing(have: Sequence[T], rows: list[T]) -> list[T] | None:
+    """What to append so that `have` holds `rows`; None where the two part."""
+    both = min(len(have), len(rows))
+    return rows[both:] if list(have[:both]) == rows[:both] else None
 
 
-def _beyond(have: dict[K, list[T]], given: Mapping[K, list[T]]) -> dict[K, list[T]]:
-    """Of `have`, what `given` does not hold in full."""
-    return {key: rows for key, rows in have.items() if _missing(given.get(key, []), rows) != []}
+def _beyond(have: dict[K, list[T]], exported: Mapping[K, list[T]]) -> dict[K, list[T]]:
+    """Of `have`, what `exported` does not hold in full."""
+    return {key: rows for key, rows in have.items() if _missing(exported.get(key, []), rows) != []}
 
 
 def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:

@@ -58,10 +58,10 @@ def torch_version() -> str:
 
     The version that is installed as a package lacks the build, such as +cpu.
     """
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    module = importlib.util.find_spec("torch")
+    if module is None or module.origin is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
-    return str(runpy.run_path(str(Path(found.origin).with_name("version.py")))["__version__"])
+    return str(runpy.run_path(str(Path(module.origin).with_name("version.py")))["__version__"])
 
 
 def find_commit(package: Path) -> tuple[str, bool] | None:
@@ -90,7 +90,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     environment["GIT_OPTIONAL_LOCKS"] = "0"  # `status` would write to the index
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, env=environment)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

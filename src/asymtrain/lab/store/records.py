@@ -159,11 +159,11 @@ def _select_records(
     rows = {key: row for key, (row,) in runs.items() if key in histories}
     specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
     order = {spec_id: number for number, spec_id in enumerate(specs)}
-    found = [
+    all_records = [
         make_record(specs[key.spec_id], tuple(map(Epoch._make, histories[key])), row[-len(RUN_COLUMNS) :])
         for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
     ]
-    return found, [*damaged, *damaged_histories]
+    return all_records, [*damaged, *damaged_histories]
 
 
 def run_row(record: Record) -> tuple[Any, ...]:

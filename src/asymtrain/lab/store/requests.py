@@ -103,9 +103,9 @@ def select_open(connection: sqlite3.Connection) -> tuple[dict[str, Request], lis
 
     They are those of the view `open_requests`, among what is as it was stored.
     """
-    asked, damaged = checksums.select_intact(connection, "request")
+    rows, damaged = checksums.select_intact(connection, "request")
     failures, damaged_failures = checksums.select_intact(connection, "failure")
-    latest, _ = checksums.keep_latest(asked, damaged)
+    latest, _ = checksums.keep_latest(rows, damaged)
     recorded, damaged_runs = checksums.select_recorded(connection)
     runs = Counter(key.spec_id for key in recorded)
     unknown = {(failure.spec_id, failure.number) for failure in damaged_failures}
@@ -138,8 +138,8 @@ def this_process() -> str:
 
 def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
     """Take the specs that no other live process holds; returns those that are now this process's."""
-    held, owner, until = held_claims(connection), this_process(), clock() + seconds
-    free = {spec_id for spec_id in ids if held.get(spec_id, owner) == owner}
+    claims, owner, until = held_claims(connection), this_process(), clock() + seconds
+    free = {spec_id for spec_id in ids if claims.get(spec_id, owner) == owner}
     rows = [(spec_id, owner, until) for spec_id in free]
     connection.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", rows)
     return free
@@ -190,8 +190,8 @@ def readable_claims(connection: sqlite3.Connection) -> tuple[dict[str, str], lis
 def summarise(connection: sqlite3.Connection, path: Path) -> StoreSummary:
     intact, damaged = {}, checksums.check_numbers(connection)
     for content in ("run", "measurement", "request", "failure"):
-        intact[content], found = checksums.select_intact(connection, content)
-        damaged += found
+        intact[content], damage = checksums.select_intact(connection, content)
+        damaged += damage
     groups: dict[tuple[str, str, str], list[Counts]] = {}
     devices: Counter[str] = Counter()
     latest, _ = checksums.keep_latest(intact["run"], damaged)
@@ -201,16 +201,16 @@ def summarise(connection: sqlite3.Connection, path: Path) -> StoreSummary:
         outcome, kind = run["outcome"], (row[1], row[2], row[3])
         counts = Counts(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
         groups.setdefault(kind, []).append(dataclasses.replace(counts, seconds=run["seconds"]))
-    held, damaged_claims = readable_claims(connection)
+    claims, damaged_claims = readable_claims(connection)
     damaged += damaged_claims
     requests, _ = select_open(connection)
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None
         kind = (spec.dataset, spec.arch, spec.variant)
-        counts = Counts(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
+        counts = Counts(*kind, pending=pending, running=pending and spec_id in claims, failed=not pending)
         groups.setdefault(kind, []).append(counts)
-    place = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
-    created = {"run": place, "measurement": -1, "request": -1, "failure": -1}  # place of the column
+    column = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
+    created = {"run": column, "measurement": -1, "request": -1, "failure": -1}  # index of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
     ]

@@ -38,9 +38,9 @@ class Store:
 
     def __init__(self, path: str | PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
-        self.database = Database(self.path, read_only=read_only)  # for the modules of this room
+        self.database = Database(self.path, read_only=read_only)  # for the modules of this package
         self._claimed = False
-        self._named: set[Damage] = set()
+        self._damage_named: set[Damage] = set()
         if not read_only:
             current()  # now, while the source files are those that this process has imported
 
@@ -85,22 +85,22 @@ class Store:
             if damaged := requests.readable_claims(connection)[1]:
                 raise DamagedError(f"{self.path} is damaged: {damaged[0]}; see `asymtrain store check {self.path}`")
             requests.open_requests(connection, unique, _now(), again=again)
-            done = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
-            taken = requests.claim(connection, unique.keys() - done, lease)
+            recorded_ids = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
+            claimed_ids = requests.claim(connection, unique.keys() - recorded_ids, lease)
         self._claimed = True
-        return [spec for spec_id, spec in unique.items() if spec_id in taken]
+        return [spec for spec_id, spec in unique.items() if spec_id in claimed_ids]
 
     def renew(self, lease: float = LEASE) -> None:
         """Keep what this process has claimed for `lease` seconds from now."""
         with self.database.writing() as connection:
             requests.renew(connection, lease)
 
-    def held(self, ids: Iterable[str]) -> set[str]:
+    def claimed_ids(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
-            held, damaged = requests.readable_claims(connection)
+            claims, damaged = requests.readable_claims(connection)
         self.name_damage(damaged)
-        return set(ids) & held.keys()
+        return set(ids) & claims.keys()
 
     def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
@@ -111,8 +111,8 @@ class Store:
 
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
-        asked = self._read(requests.select_open)
-        return [request.spec for request in asked.values() if request.reason is None]
+        open_requests = self._read(requests.select_open)
+        return [request.spec for request in open_requests.values() if request.reason is None]
 
     def failures(self) -> list[Failure]:
         """Specs that failed and were neither recorded nor requested since."""
@@ -153,12 +153,12 @@ class Store:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
         ids = None if ids is None else list(ids)
-        stored = self._read(partial(records.select_records, ids=ids, every_attempt=every_attempt))
+        all_records = self._read(partial(records.select_records, ids=ids, every_attempt=every_attempt))
 
         def matches(run: Run) -> bool:
             return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())
 
-        return [record for record in stored if matches(record.run)]
+        return [record for record in all_records if matches(record.run)]
 
     def fingerprints(self) -> list[tuple[RunSpec, str | None, str | None]]:
         """Of every recorded spec that has them, the fingerprints of its model and of its data, as `runs` reads them."""
@@ -217,18 +217,18 @@ class Store:
     def _read(self, select: Callable[[sqlite3.Connection], tuple[T, list[Damage]]]) -> T:
         """What a function selects of what is as it was stored; of the rest it is warned."""
         with self.database.reading() as connection:
-            found, damaged = select(connection)
+            rows, damaged = select(connection)
             damaged += checksums.check_numbers(connection)
         self.name_damage(damaged, stacklevel=4)
-        return found
+        return rows
 
     def name_damage(self, damaged: Sequence[Damage], stacklevel: int = 3) -> None:
         """Warn, in one line, of what was left out and was not named before."""
-        new = [damage for damage in damaged if damage not in self._named]
-        self._named.update(new)
+        new = [damage for damage in damaged if damage not in self._damage_named]
+        self._damage_named.update(new)
         if new:
-            shown = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
-            text = f"{self.path} is damaged, only the rest is read: {shown}. See `asymtrain store check {self.path}`"
+            first = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
+            text = f"{self.path} is damaged, only the rest is read: {first}. See `asymtrain store check {self.path}`"
             warnings.warn(text, StoreWarning, stacklevel=stacklevel)
 
 

@@ -63,7 +63,7 @@ class Left:
 def joined(several: Iterable[Needs]) -> Needs:
     """The needs of several parts, each run and measurement once."""
     needs = list(several)
-    measurements = {(wanted.spec.id, wanted.name): wanted for part in needs for wanted in part.measurements}
+    measurements = {(measuring.spec.id, measuring.name): measuring for part in needs for measuring in part.measurements}
     return Needs(
         tuple(dict.fromkeys(spec for part in needs for spec in part.specs)),
         tuple(measurements.values()),
@@ -73,23 +73,25 @@ def joined(several: Iterable[Needs]) -> Needs:
     )
 
 
-def missing_of(needs: Needs, known: Snapshot) -> Left:
+def missing_of(needs: Needs, snapshot: Snapshot) -> Left:
     """What the store does not hold of these needs."""
-    left = tuple(wanted for wanted in needs.measurements if known.values(wanted.spec, wanted.name) is None)
+    measurements = tuple(
+        measuring for measuring in needs.measurements if snapshot.values(measuring.spec, measuring.name) is None
+    )
     return Left(
-        tuple(spec for spec in needs.specs if spec.id in known.runs),
-        tuple(spec for spec in needs.specs if spec.id not in known.runs),
-        left,
-        len(needs.measurements) - len(left),
+        tuple(spec for spec in needs.specs if spec.id in snapshot.runs),
+        tuple(spec for spec in needs.specs if spec.id not in snapshot.runs),
+        measurements,
+        len(needs.measurements) - len(measurements),
         sum(needs.later.values()) + len(needs.stand_ins),
         needs.stand_ins,
         needs.waits_for,
     )
 
 
-def missing(study: Study, parts: Iterable[Any], scope: Any, known: Snapshot) -> Left:
+def missing(study: Study, parts: Iterable[Any], scope: Any, snapshot: Snapshot) -> Left:
     """What the store does not hold of these parts of blocks."""
-    return missing_of(joined(study.needs(part, scope, known) for part in parts), known)
+    return missing_of(joined(study.needs(part, scope, snapshot) for part in parts), snapshot)
 
 
 # Blocks
@@ -108,33 +110,35 @@ def get_block(study: Study, *names: str) -> Block:
     return Block(", ".join(block.name for block in (first, *others)), titles, tuple(parts))
 
 
-def first_unfinished(study: Study, scope: Any, known: Snapshot) -> Block | None:
+def first_unfinished(study: Study, scope: Any, snapshot: Snapshot) -> Block | None:
     unfinished = (
-        block for block in study.blocks.values() if not missing(study, block.parts, block.scope(scope), known).is_empty
+        block
+        for block in study.blocks.values()
+        if not missing(study, block.parts, block.scope(scope), snapshot).is_empty
     )
     return next(unfinished, None)
 
 
-def listing(study: Study, scope: Any, known: Snapshot, workers: Workers) -> list[dict[str, Any]]:
+def listing(study: Study, scope: Any, snapshot: Snapshot, workers: Workers) -> list[dict[str, Any]]:
     """Each block: how far it is, how long its runs took and the rest takes, and the command that does it."""
     rows, counted_ids = list[dict[str, Any]](), set[str]()  # a run that several blocks need is counted in the first
     for block in study.blocks.values():
         own = block.scope(scope)
-        left = missing(study, block.parts, own, known)
-        taken = {spec.id for spec in left.stored} - counted_ids
-        counted_ids |= taken
+        left = missing(study, block.parts, own, snapshot)
+        new_ids = {spec.id for spec in left.stored} - counted_ids
+        counted_ids |= new_ids
         counts: dict[str, float] = {**left.progress}
         if not study.measures:  # else it would take more than its runs did
             counts = {name: count for name, count in counts.items() if "runs" in name}
-            counts["seconds_taken"] = math.fsum(known.runs[spec_id].seconds for spec_id in taken)
-        rated = has_rates(left.to_train, known, workers[0]) and study.is_rated(own, known, workers[0])
+            counts["seconds_taken"] = math.fsum(snapshot.runs[spec_id].seconds for spec_id in new_ids)
+        rated = has_rates(left.to_train, snapshot, workers[0]) and study.is_rated(own, snapshot, workers[0])
         known_time = rated or left.is_empty
         rows.append(
             {
                 "name": block.name,
                 "title": block.title,
                 **counts,
-                "seconds_left": seconds_left(study, own, left, known, workers)[0] if known_time else None,
+                "seconds_left": seconds_left(study, own, left, snapshot, workers)[0] if known_time else None,
                 "waits_for": [part.title for part in left.waits_for],
                 "command": f"asymtrain {study.name} {study.run_block} {block.name}",
                 **study.row(block),
@@ -163,26 +167,26 @@ def write_study(study: Study, page: JudgedPage, out: Path, facts: Mapping[str, s
 # Time
 
 
-def seconds_left(study: Study, scope: Any, left: Left, known: Snapshot, workers: Workers) -> tuple[float, str]:
+def seconds_left(study: Study, scope: Any, left: Left, snapshot: Snapshot, workers: Workers) -> tuple[float, str]:
     """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
     small, specs = study.is_small(scope), left.to_train
-    runs = estimate(specs, known, *workers, small)
+    runs = estimate(specs, snapshot, *workers, small)
     seconds = 0.0 if left.is_empty else START[workers[0]]
-    seconds += runs.seconds + study.measurement_seconds(left.measurements, known, *workers, small=small)
+    seconds += runs.seconds + study.measurement_seconds(left.measurements, snapshot, *workers, small=small)
     if specs:
         seconds += runs.seconds / len(specs) * (left.later - len(left.stand_ins))
     return seconds, runs.basis if specs else "by a rule of thumb"
 
 
-def plan_sentence(study: Study, scope: Any, left: Left, known: Snapshot, workers: Workers) -> str:
+def plan_sentence(study: Study, scope: Any, left: Left, snapshot: Snapshot, workers: Workers) -> str:
     if left.is_empty:
         return "Nothing is missing."
     later = f", up to {left.later} more once earlier ones have chosen" if left.later else ""
     measurements = f", {counted(len(left.measurements), 'measurement')}" if study.measures else ""
     words = f"Missing: {counted(len(left.specs), 'run')}{later}{measurements}."
-    if not has_rates(left.to_train, known, workers[0]):
+    if not has_rates(left.to_train, snapshot, workers[0]):
         return words
-    seconds, basis = seconds_left(study, scope, left, known, workers)
+    seconds, basis = seconds_left(study, scope, left, snapshot, workers)
     device, count = workers
     return f"{words} About {duration(seconds)} on {counted(count, 'core' if device == 'cpu' else 'GPU')}, {basis}."
 
@@ -204,8 +208,8 @@ def check_ready(study: Study, name: str, parts: Sequence[Any], left: Left, data_
             f"{name} takes what was selected in {', '.join(owners)}: run that first with the same --store"
             f"{rows if study.in_results else ''}"
         )
-    wanted = [*left.specs, *(measuring.spec for measuring in left.measurements)]
-    for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
+    specs = [*left.specs, *(measuring.spec for measuring in left.measurements)]
+    for spec in {(spec.dataset, spec.dataset_options): spec for spec in specs}.values():
         load_for(spec, data_root)
 
 
@@ -213,7 +217,7 @@ def check_ready(study: Study, name: str, parts: Sequence[Any], left: Left, data_
 class Done:
     """How a call ended: what the store holds and what is left, and whether the user ended it."""
 
-    known: Snapshot
+    snapshot: Snapshot
     left: Left
     interrupted: bool
 
@@ -224,27 +228,27 @@ def run_parts(
     scope: Any,
     store: Path,
     *,
-    known: Snapshot | None = None,
+    snapshot: Snapshot | None = None,
     minutes: float | None = None,
     device: str | None = None,
     data_root: Path | None = None,
-    on_round: Callable[[Left, Snapshot], None] = lambda left, known: None,
+    on_round: Callable[[Left, Snapshot], None] = lambda left, snapshot: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     on_measurement: Callable[[Any, int, int], None] = lambda measured, done, total: None,
     **options: Any,
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
 
-    `known` is what the store holds, if it was just read: with half a million epochs that takes seconds. `on_round` is
-    called before each round but the first. `options` are those of `execute`.
+    `snapshot` is what the store holds, if it was just read: with half a million epochs that takes seconds. `on_round`
+    is called before each round but the first. `options` are those of `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     interrupted = False
-    known = read_store(store) if known is None else known
-    left = missing(study, parts, scope, known)
+    snapshot = read_store(store) if snapshot is None else snapshot
+    left = missing(study, parts, scope, snapshot)
     try:
         with executors.Workers() as workers:
             while True:
@@ -253,28 +257,28 @@ def run_parts(
                 if not specs or seconds <= 0:
                     break
                 if tried:
-                    on_round(left, known)
+                    on_round(left, snapshot)
                 tried.update(spec.id for spec in specs)
                 rest = None if deadline is None else max(1e-3, seconds / 60)
                 where = {"store": store, "device": device, "data_root": data_root, "workers": workers, **options}
                 for done, run in enumerate(executors.execute(specs, minutes=rest, **where), 1):
                     on_run(run, done, len(specs))
-                known = read_store(store)
-                left = missing(study, parts, scope, known)
-        wanted = left.measurements
-        for done, measured in enumerate(_until(deadline, study.measure(wanted, store, device, data_root)), 1):
-            on_measurement(measured, done, len(wanted))
+                snapshot = read_store(store)
+                left = missing(study, parts, scope, snapshot)
+        measurements = left.measurements
+        for done, measured in enumerate(_until(deadline, study.measure(measurements, store, device, data_root)), 1):
+            on_measurement(measured, done, len(measurements))
     except KeyboardInterrupt:
         interrupted = True
     if interrupted or left.measurements:
-        known = read_store(store)
-        left = missing(study, parts, scope, known)
-    return Done(known, left, interrupted)
+        snapshot = read_store(store)
+        left = missing(study, parts, scope, snapshot)
+    return Done(snapshot, left, interrupted)
 
 
-def _until(deadline: float | None, taken: Iterator[Any]) -> Iterator[Any]:
+def _until(deadline: float | None, results: Iterator[Any]) -> Iterator[Any]:
     """What is taken until time is over; a measurement that has begun is finished."""
-    while _seconds_to(deadline) > 0 and (measured := next(taken, None)) is not None:
+    while _seconds_to(deadline) > 0 and (measured := next(results, None)) is not None:
         yield measured
 
 

@@ -7,7 +7,7 @@ class Drops(Study):
     blocks = {"mlp": Block("mlp", "the MLP", (DROPS["mlp"],))}
 
     def scope(self, *, quick): return QUICK if quick else FULL
-    def page(self, scope, known, files=()): return JudgedPage(...)
+    def page(self, scope, snapshot, files=()): return JudgedPage(...)
 
 STUDY = Drops()
 """
@@ -44,7 +44,8 @@ class Needs:
 class Block:
     """Parts that are trained in one go and worth keeping alone. What a store holds counts, whatever trained it.
 
-    A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, known)`. Equal parts are one.
+    A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, snapshot)`. Equal parts are
+    one.
     """
 
     name: str
@@ -89,13 +90,13 @@ class Study(ABC):
     def scope(self, *, quick: bool = False) -> Any:
         """How large it is; `quick` is tiny, to try the commands."""
 
-    def needs(self, part: Any, scope: Any, known: "Snapshot") -> Needs:
+    def needs(self, part: Any, scope: Any, snapshot: "Snapshot") -> Needs:
         """What a part of a block needs, by how large the study is and by what the store holds."""
-        needs: Needs = part.needs(scope, known)
+        needs: Needs = part.needs(scope, snapshot)
         return needs
 
     @abstractmethod
-    def page(self, scope: Any, known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         """What the stored runs say."""
 
     def row(self, block: Block) -> dict[str, Any]:
@@ -106,15 +107,17 @@ class Study(ABC):
         """Are its networks those of the scale `quick`, which train at rates of their own?"""
         return False
 
-    def is_rated(self, scope: Any, known: "Snapshot", device: str) -> bool:
+    def is_rated(self, scope: Any, snapshot: "Snapshot", device: str) -> bool:
         """Is it known how fast this device trains in the scope's precision?"""
         return True
 
-    def measure(self, wanted: Sequence[Any], store: Path, device: str | None, data_root: Path | None) -> Iterator[Any]:
+    def measure(
+        self, measurements: Sequence[Any], store: Path, device: str | None, data_root: Path | None
+    ) -> Iterator[Any]:
         """Take measurements, store each as it comes, and yield what was stored."""
         return iter(())
 
     def measurement_seconds(
-        self, wanted: Sequence[Any], known: "Snapshot", device: str, workers: int, *, small: bool
+        self, measurements: Sequence[Any], snapshot: "Snapshot", device: str, workers: int, *, small: bool
     ) -> float:
         return 0.0

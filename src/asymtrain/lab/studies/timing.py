@@ -66,9 +66,9 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
     return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES
 
 
-def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
+def estimate(specs: Sequence[RunSpec], snapshot: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
     """Wall time of these runs on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
-    timed = [run for run in known.runs.values() if is_timed(run, device)]
+    timed = [run for run in snapshot.runs.values() if is_timed(run, device)]
     rates, of_models = _rates(timed, _kind), _rates(timed, lambda spec: (spec.arch,))
     rule = SMALL if small and device == "cpu" else RULE[device]
     known_rates = [rates.get(_kind(spec)) for spec in specs]
@@ -86,9 +86,9 @@ def is_timed(run: Run, device: str) -> bool:
     return (run.device == "cpu") == (device == "cpu") and run.seconds > 0
 
 
-def has_rates(specs: Iterable[RunSpec], known: Snapshot, device: str) -> bool:
+def has_rates(specs: Iterable[RunSpec], snapshot: Snapshot, device: str) -> bool:
     """Is there a rule or a timed run for each of the models?"""
-    timed = {*RULE[device], *(run.spec.arch for run in known.runs.values() if is_timed(run, device))}
+    timed = {*RULE[device], *(run.spec.arch for run in snapshot.runs.values() if is_timed(run, device))}
     return {spec.arch for spec in specs} <= timed
 
 

@@ -74,16 +74,16 @@ class Tuned:
     def sentence(self) -> str:
         """The verdict, with what was measured, and how it was trained."""
         pairs, race = self.race.best, self.race
-        trained = f"trained with {training_words(race.base)}"
+        training = f"trained with {training_words(race.base)}"
         if not pairs.n:
-            return f"{self.verdict.capitalize()}: {self.reason} ({trained})."
-        asked, length = race.question.base.epochs, ""
-        if pairs.epochs < asked:
-            length = f" after {pairs.epochs} of {counted(asked, 'epoch')}"
-        found = f"{pairs.points:+.1f} points of test accuracy{length} with {self.candidate.label}"
-        found += f" ({_interval_words(pairs)}{counted(pairs.n, 'pair')}, {counted(self.test_images, 'test image')})"
+            return f"{self.verdict.capitalize()}: {self.reason} ({training})."
+        all_epochs, length = race.question.base.epochs, ""
+        if pairs.epochs < all_epochs:
+            length = f" after {pairs.epochs} of {counted(all_epochs, 'epoch')}"
+        words = f"{pairs.points:+.1f} points of test accuracy{length} with {self.candidate.label}"
+        words += f" ({_interval_words(pairs)}{counted(pairs.n, 'pair')}, {counted(self.test_images, 'test image')})"
         shrink = "; gains usually shrink with longer training" if length and pairs.points > 0 else ""
-        return f"{self.verdict.capitalize()}: {found}, {trained}; {self.reason}{shrink}."
+        return f"{self.verdict.capitalize()}: {words}, {training}; {self.reason}{shrink}."
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -181,8 +181,8 @@ def training_words(base: RunSpec) -> str:
 
 def plan_words(question: Question, plan: Plan, timing: Timing) -> str:
     """What will be trained, how long it takes, and what it can answer."""
-    asked, each = question.base.epochs, duration(2 * plan.epochs * timing.epoch)
-    length = counted(asked, "epoch") if plan.epochs == asked else f"{plan.epochs} of {asked} epochs"
+    all_epochs, each = question.base.epochs, duration(2 * plan.epochs * timing.epoch)
+    length = counted(all_epochs, "epoch") if plan.epochs == all_epochs else f"{plan.epochs} of {all_epochs} epochs"
     words = f"Plan: pairs of {length}, with and without branches, {each} a pair; {plan.pairs or 'none'} fit"
     if not plan.pairs or plan.pairs < 3:
         return f"{words}, too few for an interval: at best an indication."
@@ -244,8 +244,8 @@ def _headline(result: Tuned) -> Headline:
     words, pairs = result.verdict.capitalize(), result.pairs
     if pairs.n:
         words += f": {pairs.points:+.1f} points of test accuracy"
-        asked = result.race.question.base.epochs
-        words += f" after {pairs.epochs} of {asked} epochs" if pairs.epochs < asked else ""
+        all_epochs = result.race.question.base.epochs
+        words += f" after {pairs.epochs} of {all_epochs} epochs" if pairs.epochs < all_epochs else ""
     return colour_of(result.verdict), words
 
 
@@ -264,14 +264,14 @@ def pairs_table(result: Tuned) -> Table:
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
         Column("95% interval so far", "number", digits=1, signed=True),
     )
-    pairs, shown = result.pairs, list[Sequence[Any]]()
+    pairs, rows = result.pairs, list[Sequence[Any]]()
     for i, row in enumerate(zip(pairs.seeds, pairs.before, pairs.after, pairs.differences, strict=True), 1):
         so_far = Pairs(pairs.candidate, pairs.epochs, pairs.seeds[:i], pairs.before[:i], pairs.after[:i]).interval
         marks = ["(diverged)" if run.outcome == "diverged" else "" for run in pairs.runs[2 * i - 2 : 2 * i]] or ["", ""]
         cells = [Cell(row[1], mark=marks[0]), Cell(row[2], mark=marks[1]), row[3]]
-        shown.append((row[0], *cells, interval(*(so_far or (None, None)))))
+        rows.append((row[0], *cells, interval(*(so_far or (None, None)))))
     note = f"Test accuracy after the last of {counted(pairs.epochs, 'epoch')}, all training images. {OF_INTERVALS}"
-    return Table("pairs", f"Pairs: {pairs.candidate.label}", columns, make_rows(shown), note)
+    return Table("pairs", f"Pairs: {pairs.candidate.label}", columns, make_rows(rows), note)
 
 
 def race_table(result: Tuned) -> Table:
@@ -349,8 +349,8 @@ def _curves(result: Tuned) -> Figure:
     from asymtrain.lab.report.run_report import learning_curves
 
     runs = result.pairs.runs
-    known = runs[0] if runs[0].classes else None
-    chance = float(chance_accuracy(known.classes, known.largest_class or 0.0)) if known else None
+    first = runs[0] if runs[0].classes else None
+    chance = float(chance_accuracy(first.classes, first.largest_class or 0.0)) if first else None
     return learning_curves(history_frame(runs), "s", "the pairs", "test_accuracy", "With branches", chance)
 
 
@@ -359,11 +359,11 @@ def time_words(result: Tuned) -> str:
     question, plan, timing = result.race.question, result.race.plan, result.timing
     if question.minutes is None:
         return "no limit"
-    given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
+    limit = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
     if plan is None or timing is None:
-        return f"{given}; no plan was made"
+        return f"{limit}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
-    return f"{given}: {measured}. {plan_words(question, plan, timing)}"
+    return f"{limit}: {measured}. {plan_words(question, plan, timing)}"
 
 
 def _facts(result: Tuned) -> dict[str, str]:

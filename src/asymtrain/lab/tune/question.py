@@ -83,15 +83,21 @@ class Question:
         }
 
 
-def as_candidates(given: Iterable[Candidate | Mapping[str, Any]] | None, default: Candidate) -> tuple[Candidate, ...]:
+def as_candidates(
+    candidates: Iterable[Candidate | Mapping[str, Any]] | None, default: Candidate
+) -> tuple[Candidate, ...]:
     """The candidates that are given, each once, as values or by their fields; without any, the default and the list."""
-    if given is None:
+    if candidates is None:
         return tuple(dict.fromkeys((default, *ALTERNATIVES)))
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, Mapping | str) else None
+    listed = (
+        list(candidates) if isinstance(candidates, Iterable) and not isinstance(candidates, Mapping | str) else None
+    )
     if listed is None or not all(isinstance(one, Candidate | Mapping) for one in listed):
         example = [{"objective": "softmax", "alpha": 0.3}]
-        raise UsageError(f"candidates must be a list of candidates by their fields, such as {example}, got {given!r}")
-    known = [field.name for field in dataclasses.fields(Candidate)]
-    for name in (name for one in listed if isinstance(one, Mapping) for name in one if name not in known):
-        raise unknown_name("field of a candidate", str(name), known)
+        raise UsageError(
+            f"candidates must be a list of candidates by their fields, such as {example}, got {candidates!r}"
+        )
+    names = [field.name for field in dataclasses.fields(Candidate)]
+    for name in (name for one in listed if isinstance(one, Mapping) for name in one if name not in names):
+        raise unknown_name("field of a candidate", str(name), names)
     return tuple(dict.fromkeys(one if isinstance(one, Candidate) else Candidate(**one) for one in listed))

@@ -140,19 +140,19 @@ def replay(
         return compare_pairs([pair for pair in specs if all(spec.id in runs for spec in pair)], runs, candidate, epochs,
                              largest)  # fmt: skip
 
-    asked, rate = question, None
+    original, rate = question, None
 
-    def left(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+    def not_run(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
         return tuple(spec for spec in dict.fromkeys(specs) if spec.id not in runs)
 
     short = timing_specs(question, RULE.pairs)
     timed = compare(short, question.default, short[0][0].epochs)
     if plan is None:
-        return Race(question, plan, "timing", left(spec for pair in short[:batch] for spec in pair), timed)
+        return Race(question, plan, "timing", not_run(spec for pair in short[:batch] for spec in pair), timed)
 
     def next_pairs(n: int, specs_of: Callable[[int], Sequence[RunSpec]], most: int) -> tuple[RunSpec, ...]:
         """The rest of the batch that was begun, or another one."""
-        return left(spec for i in range(min(most, batch * (n // batch + 1))) for spec in specs_of(i))
+        return not_run(spec for i in range(min(most, batch * (n // batch + 1))) for spec in specs_of(i))
 
     def pair(i: int) -> tuple[RunSpec, RunSpec]:
         seed = PAIR_SEED + i
@@ -164,7 +164,7 @@ def replay(
         # A rate that failed in the pairs themselves is not tried again.
         tried = {share * question.base.learning_rate: share for share in RULE.rates[1 if first.n else 0 :]}
         specs = {rate: question.race_spec(None, plan.short, RACE_SEED, learning_rate=rate) for rate in tried}
-        if missing := left(specs.values()):
+        if missing := not_run(specs.values()):
             return Race(question, plan, "rates", missing, first if first.n else timed)
         rates = {rate: accuracy_of(runs[spec.id], largest[0]) for rate, spec in specs.items()}
         limit = chance_limit(runs[next(iter(specs.values())).id].classes or math.inf, largest[0])
@@ -173,32 +173,32 @@ def replay(
             question, rate = question.with_rate(best), best
             first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
 
-    def made(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
-        return Race(asked, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
+    def at_stage(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
+        return Race(original, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
 
     ruling = judge(first.differences, first.not_learnt, plan.epochs, question.base.epochs)
-    done = is_decided(first)
+    is_done = is_decided(first)
     if ruling.because == "not learnt" and first.n >= min(batch, RULE.pairs):
-        return made("end", ())
-    if not done and first.n < RULE.most_pairs:
-        return made("pairs", next_pairs(first.n, pair, RULE.most_pairs))
+        return at_stage("end", ())
+    if not is_done and first.n < RULE.most_pairs:
+        return at_stage("pairs", next_pairs(first.n, pair, RULE.most_pairs))
     rungs: list[tuple[Pairs, ...]] = []
-    living, winner = question.candidates[1:], None
-    for rung in range(RULE.rungs if racing and living else 0):
+    alternatives, winner = question.candidates[1:], None
+    for rung in range(RULE.rungs if racing and alternatives else 0):
         seeds = range(RACE_SEED, RACE_SEED + rung + 1)
         of = {
             one: [
                 tuple(question.race_spec(side, plan.short, seed) for side in (question.default, one)) for seed in seeds
             ]
-            for one in living
+            for one in alternatives
         }
         compared = [compare(specs, one, plan.short) for one, specs in of.items()]  # type: ignore[arg-type]
         compared.sort(key=lambda pairs: (-round(pairs.points, 9), pairs.candidate.cost))
         rungs.append(tuple(compared))
-        if missing := left(spec for specs in of.values() for both in specs for spec in both):
-            return made("race", missing, rungs=tuple(rungs))
-        living = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
-        winner = living[0] if compared[0].points > 0 else None
+        if missing := not_run(spec for specs in of.values() for both in specs for spec in both):
+            return at_stage("race", missing, rungs=tuple(rungs))
+        alternatives = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
+        winner = alternatives[0] if compared[0].points > 0 else None
     raced: dict[str, Any] = {"rungs": tuple(rungs), "winner": winner}
     if winner is not None:
         trios = [[question.spec(one, plan.epochs, FRESH_SEED + i) for one in (None, question.default, winner)]
@@ -208,12 +208,12 @@ def replay(
         raced |= {"second": second, "ahead": ahead}
         settled = is_decided(second) and is_decided(ahead)
         if not settled and ahead.n < RULE.most_pairs:
-            return made("fresh", next_pairs(ahead.n, trios.__getitem__, RULE.most_pairs), **raced)
-    if not done and plan.pairs is not None:
+            return at_stage("fresh", next_pairs(ahead.n, trios.__getitem__, RULE.most_pairs), **raced)
+    if not is_done and plan.pairs is not None:
         first = compare(map(pair, range(MOST)), question.default, plan.epochs)
         if not is_decided(first) and first.n < MOST:
-            return made("more", next_pairs(first.n, pair, MOST), **raced)
-    return made("end", (), **raced)
+            return at_stage("more", next_pairs(first.n, pair, MOST), **raced)
+    return at_stage("end", (), **raced)
 
 
 def is_decided(pairs: Pairs) -> bool:
@@ -242,8 +242,8 @@ def compare_pairs(
     share = [largest[spec.test != "never"] for spec, _ in specs]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
     bad = sum(not has_learnt(pair[0], of) for pair, of in zip(both, share, strict=True))
-    shown = tuple(run for pair in both for run in pair)
-    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, shown)
+    all_runs = tuple(run for pair in both for run in pair)
+    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, all_runs)
 
 
 def accuracy_of(run: Run, largest: float) -> float:

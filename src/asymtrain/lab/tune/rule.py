@@ -46,8 +46,9 @@ class Ruling:
         return self.verdict in SETTLED
 
 
-def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int) -> Ruling:
-    """What pairs say: differences to the baseline in points, of runs of so many epochs; `asked` are those of the user.
+def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs: int) -> Ruling:
+    """What pairs say: differences to the baseline in points, of runs of so many epochs; `all_epochs` are those of the
+    user.
 
     `not_learnt` counts baselines at chance or diverged. One can look after every pair (`statistics.sequential`). What
     settles nothing still says `likely helps` where the mean is above 0: docs/tune.md has the score of that advice.
@@ -70,9 +71,9 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, asked: int
     if ends is None and points:
         return Ruling(likely, "no spread", "every pair had the same difference, without a spread to judge it by")
     verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin).verdict
-    if verdict in ("helps", "hurts") and epochs < RULE.least_share * asked:
+    if verdict in ("helps", "hurts") and epochs < RULE.least_share * all_epochs:
         short: Verdict = "likely helps" if verdict == "helps" else "likely hurts"
-        return Ruling(short, "short", f"less than half of {asked} epochs were trained")
+        return Ruling(short, "short", f"less than half of {all_epochs} epochs were trained")
     if verdict in ("helps", "hurts"):
         return Ruling(verdict, "gain" if verdict == "helps" else "no gain", "the whole interval excludes 0")
     if ends is None:
@@ -132,10 +133,10 @@ def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
 
 def race_epochs(alternatives: int, plan: Plan, *, confirmed: bool) -> int:
     """Epochs of all runs of a race, and of the first pairs on fresh seeds where its winner is to be confirmed."""
-    counts, left = [], alternatives
+    counts, remaining = [], alternatives
     for _ in range(RULE.rungs):
-        counts.append(left + 1)
-        left = kept_of(left)
+        counts.append(remaining + 1)
+        remaining = kept_of(remaining)
     return sum(counts) * plan.short + (3 * RULE.pairs * plan.epochs if confirmed else 0)
 
 

@@ -36,20 +36,20 @@ class Stopwatch:
     """Sees when epochs are trained, and so what one takes; `clock` gives seconds."""
 
     clock: Callable[[], float] = time.monotonic
-    seen: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
+    reports: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
 
     def __post_init__(self) -> None:
         self.start = self.clock()
 
     def update(self, epochs: int) -> None:
-        if epochs > (self.seen[-1][1] if self.seen else 0):
-            self.seen.append((self.clock(), epochs))
+        if epochs > (self.reports[-1][1] if self.reports else 0):
+            self.reports.append((self.clock(), epochs))
 
     def timing(self) -> Timing | None:
         """From the first report to the last; what came before the first is the start. None without any report."""
-        if not self.seen:
+        if not self.reports:
             return None
-        (first, before), (last, after) = self.seen[0], self.seen[-1]
+        (first, before), (last, after) = self.reports[0], self.reports[-1]
         if after == before:
             return Timing((first - self.start) / before, 0.0)  # the start is in it
         epoch = (last - first) / (after - before)
@@ -150,7 +150,7 @@ class _Work:
         self.racing = True
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
     @property
@@ -162,31 +162,31 @@ class _Work:
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
             timed = timing_specs(self.question, RULE.pairs)
-            self.runs |= _stored(self.where["store"], [spec for both in timed for spec in both])
+            self.runs |= _read_runs(self.where["store"], [spec for both in timed for spec in both])
         planned = self.plan is not None
         if self.plan is None and self.question.minutes is None:
             self.plan = Plan(self.question.base.epochs)
-        asked, begun, race = set[str](), "", self.race
-        while wanted := [spec for spec in race.missing if spec.id not in asked]:
-            asked.update(spec.id for spec in wanted)
+        tried_ids, begun, race = set[str](), "", self.race
+        while specs := [spec for spec in race.missing if spec.id not in tried_ids]:
+            tried_ids.update(spec.id for spec in specs)
             if race.stage == "race" and self.racing and not race.rungs[0][0].n and not self._holds_race():
                 self.racing = False
                 race = self.race
                 continue
-            self.runs |= _stored(self.where["store"], wanted)
-            if any(spec.id not in self.runs for spec in wanted):
-                if self.left <= LEAST_LEFT * self.limit < math.inf:
+            self.runs |= _read_runs(self.where["store"], specs)
+            if any(spec.id not in self.runs for spec in specs):
+                if self.seconds_left <= LEAST_LEFT * self.limit < math.inf:
                     return
                 if race.stage != begun:
                     self.on_stage(stage_words(race))
                 begun = race.stage
-                watch = self.train([spec for spec in wanted if spec.id not in self.runs], race)
+                watch = self.train([spec for spec in specs if spec.id not in self.runs], race)
                 self.timing = watch.timing() if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
                     return
-                self.plan = make_plan(self.timing, self.left, self.question.base.epochs)
+                self.plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
                 self.on_stage(plan_words(self.question, self.plan, self.timing))
                 begun = ""
             if out is not None and not planned:
@@ -195,10 +195,10 @@ class _Work:
 
     def _holds_race(self) -> bool:
         """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
-        if self.timing is None or self.plan is None or self.left == math.inf:
+        if self.timing is None or self.plan is None or self.seconds_left == math.inf:
             return True
         others, is_open = len(self.question.candidates) - 1, self.race.is_open
-        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.left
+        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.seconds_left
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
@@ -209,9 +209,11 @@ class _Work:
         def update(state: "Progress") -> None:
             self.note = state.note or self.note
             watch.update(state.epochs_here)
-            self.progress(state if self.left == math.inf else replace(state, seconds_left=max(0.0, self.left)))
+            self.progress(
+                state if self.seconds_left == math.inf else replace(state, seconds_left=max(0.0, self.seconds_left))
+            )
 
-        minutes = None if self.left == math.inf else self.left / 60
+        minutes = None if self.seconds_left == math.inf else self.seconds_left / 60
         with closing(executors.execute(specs, minutes=minutes, progress=update, **self.where)) as trained:  # type: ignore[type-var]
             for done, run in enumerate(trained, 1):
                 self.runs[run.spec.id] = run
@@ -275,15 +277,15 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
     """
     try:
         document = json.loads((out / JSON).read_bytes())
-        asked, measured, planned = document["question"], document["measured"], document["plan"]
+        question_fields, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
         plan = Plan.from_dict(planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
-        here, there = ours["base"], asked["base"]
+        here, there = ours["base"], question_fields["base"]
         # In the order of a spec: what was typed comes before what follows from it.
         differing = [name for name in RunSpec.__dataclass_fields__ if here.get(name) != there.get(name)]
-        differing += [name for name in ours if name != "minutes" and ours[name] != asked.get(name)]
-        minutes = asked["minutes"]
+        differing += [name for name in ours if name != "minutes" and ours[name] != question_fields.get(name)]
+        minutes = question_fields["minutes"]
     except FileNotFoundError:
         return None, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -360,7 +362,7 @@ def _timing_of(runs: Iterable[Run]) -> Timing | None:
     return Timing(sum(run.seconds for run in timed) / epochs, 0.0) if epochs else None
 
 
-def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
+def _read_runs(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
     runs = [] if store is None else stored_runs(store, [spec.id for spec in specs])
     return {run.spec.id: run for run in runs}
 

@@ -54,9 +54,9 @@ def _backward(raw, bias, grad, out, sums, rows, D: tl.constexpr, TILE_ROWS: tl.c
         row = part * ROWS + i + tl.arange(0, TILE_ROWS)
         cells, inside = start + row[:, None] * D + columns[None, :], row[:, None] < rows
         x = tl.load(raw + cells, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
-        given = tl.load(grad + cells, mask=inside, other=0.0).to(tl.float32)
+        upstream = tl.load(grad + cells, mask=inside, other=0.0).to(tl.float32)
         tail, bell = _tail(x)
-        gradient = given * (tl.where(x > 0, 1.0 - tail, tail) + 0.3989422804014327 * x * bell)
+        gradient = upstream * (tl.where(x > 0, 1.0 - tail, tail) + 0.3989422804014327 * x * bell)
         tl.store(out + cells, gradient.to(out.dtype.element_ty), mask=inside)
         total += gradient
     tl.store(sums + (run * tl.num_programs(1) + part) * D + columns, tl.sum(total, 0))

@@ -212,14 +212,14 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
         "calibration",
         "transfer",
         "controls",
-        "forms",
+        "configurations",
         "selection",
         "ranks",
         "missing",
     ]
     drawn = {figure.name: figure for figure in figures(results)}
-    assert list(drawn) == ["forest", "forms", "transfer", "controls"]
-    panels = drawn["forms"].panels
+    assert list(drawn) == ["forest", "configurations", "transfer", "controls"]
+    panels = drawn["configurations"].panels
     ((left, right),) = {panel.ends for panel in panels}  # one scale for all objectives, which holds every seed
     assert all(left < seed < right for panel in panels for bar in panel.bars for seed in bar.seeds)
 
@@ -257,7 +257,7 @@ def test_published_networks_come_first_with_what_is_reported_of_them():
 
 def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():
     def gain(spec):
-        """A slow start gives 4 points, and a form of branches 3 without it and 1 with it."""
+        """A slow start gives 4 points, and a configuration of branches 3 without it and 1 with it."""
         slow = spec.warmup > spec.epochs / 10
         return 0.04 * slow + (0.01 if slow else 0.03) * (spec.redundancy and spec.objective == "softmax")
 

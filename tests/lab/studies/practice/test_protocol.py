@@ -12,9 +12,9 @@ from asymtrain.lab.studies.frame import check_ready, first_unfinished, get_block
 from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
+    CONFIGURATIONS,
     CONTROLS,
     FALLING,
-    FORMS,
     FULL,
     LASTING,
     MODELS,
@@ -94,7 +94,7 @@ def test_the_specs_of_a_block_are_those_of_the_protocol(name, selected):
 def test_the_selection_reads_no_test_image_and_shares_no_seed_with_the_final_runs():
     for name in MODELS:
         trials = plain_trials(Task(name, part="tuned"))
-        arms = [*first_wave(), *second_wave(FORMS), *trials]
+        arms = [*first_wave(), *second_wave(CONFIGURATIONS), *trials]
         selection = selection_specs(FULL, Task(name), arms)
         final = final_specs(FULL, Task(name), arms)
         assert {(spec.test, spec.validation, spec.epochs) for spec in selection} == {("never", "split", 10)}
@@ -130,7 +130,7 @@ def test_of_equal_trials_the_first_is_taken_and_a_diverged_run_counts_as_chance(
     task = Task("mlp")
     known = invented_study(QUICK, [task], lambda spec: 0.0)
     level = {spec_id: _level(run, 0.4) for spec_id, run in known.items()}
-    assert select(QUICK, task, level).forms["sigmoid"] == at_alpha("sigmoid", 0.01)
+    assert select(QUICK, task, level).configurations["sigmoid"] == at_alpha("sigmoid", 0.01)
     first = selection_specs(QUICK, task, first_wave()[1:2])
     level |= {spec.id: dataclasses.replace(level[spec.id], outcome="diverged") for spec in first}
     trial = select(QUICK, task, level).first[1]

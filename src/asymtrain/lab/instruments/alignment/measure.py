@@ -82,10 +82,10 @@ def run_conflict(run: Run) -> RunConflict:
     if spec.cosine_every == 0:
         raise UsageError(f"run {spec.id} recorded no cosine: train it with cosine_every of 1 or more")
 
-    def seen(name: str) -> list[float]:
+    def values_of(name: str) -> list[float]:
         return [value for epoch in history if (value := getattr(epoch, name)) is not None]
 
-    cosines = seen("cosine")
+    cosines = values_of("cosine")
     low, high, blocks, autocorrelation = batch_means(cosines, least=1, within=COSINES)
     return RunConflict(
         id=spec.id,
@@ -95,17 +95,17 @@ def run_conflict(run: Run) -> RunConflict:
         undefined=len(history) - len(cosines),
         final=history[-1].cosine if history else None,
         mean=mean(cosines),
-        min=min(seen("cosine_min"), default=None),
-        max=max(seen("cosine_max"), default=None),
+        min=min(values_of("cosine_min"), default=None),
+        max=max(values_of("cosine_max"), default=None),
         epoch_min=min(cosines, default=None),
         epoch_max=max(cosines, default=None),
-        conflict=mean(seen("conflict")),
+        conflict=mean(values_of("conflict")),
         low=low,
         high=high,
         blocks=blocks,
         autocorrelation=autocorrelation,
-        main_norm=mean(seen("main_norm")),
-        auxiliary_norm=mean(seen("auxiliary_norm")),
+        main_norm=mean(values_of("main_norm")),
+        auxiliary_norm=mean(values_of("auxiliary_norm")),
     )
 
 
@@ -120,8 +120,8 @@ def conflicts(runs: Iterable[Run]) -> list[Conflict]:
 
 def cosine_curve(runs: Sequence[Run]) -> Curve:
     """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
-    reached = min(len(run.history) for run in runs)
-    cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
+    length = min(len(run.history) for run in runs)
+    cut = [Run(run.spec, run.history[:length], run.outcome) for run in runs]
     return curve(cut, lambda epoch: epoch.cosine, COSINES)
 
 

@@ -67,13 +67,13 @@ def alignment_page(runs: Sequence[Run]) -> Page:
 def _headline(groups: Sequence[Conflict], labels: Sequence[str]) -> Headline | None:
     """The mean cosine of each group; of many, the least and the largest."""
     means = zip((group.mean.mean for group in groups), labels, strict=True)
-    found = [(mean, label) for mean, label in means if mean is not None]
-    if not found:
+    pairs = [(mean, label) for mean, label in means if mean is not None]
+    if not pairs:
         return None
-    if len(found) <= 3:
-        words = [f"{value_text(mean, SIGNED)} for {label}" for mean, label in found]
+    if len(pairs) <= 3:
+        words = [f"{value_text(mean, SIGNED)} for {label}" for mean, label in pairs]
         return "soft", f"The mean gradient cosine is {listing(words)}"
-    (low, least), (high, most) = min(found), max(found)
+    (low, least), (high, most) = min(pairs), max(pairs)
     ends = f"{value_text(low, SIGNED)} ({least}) to {value_text(high, SIGNED)} ({most})"
     return "soft", f"The mean gradient cosines are {ends}"
 

@@ -77,10 +77,10 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
                 tell = counting(say, "measuring: state")
                 results = measure_states(states, dataset, settings, bench.device, keep=options.images, progress=tell)
         except KeyboardInterrupt:
-            wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
-            kept = {path.stem for path in bench.states_folder.glob("*.safetensors")} & wanted
-            done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
-            if not wanted:
+            file_names = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
+            there = {path.stem for path in bench.states_folder.glob("*.safetensors")} & file_names
+            done = f"{len(there)} of {len(file_names)} trained states are in {bench.states_folder}"
+            if not file_names:
                 done = "nothing was to be trained, and nothing is kept"
             raise Interrupt(
                 f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "

@@ -151,9 +151,9 @@ def attention_maps(
     not recognised, and needs `layers`. The maps carry no gradient; the model's mode, its
     parameters and the random numbers stay as they are. A layer that runs several times appears as name, name#2, ...
     """
-    with recorded_attention(model, layers, read=read, check=check) as seen:
+    with recorded_attention(model, layers, read=read, check=check) as maps_by_layer:
         output = getattr(model, "_orig_mod", model)(*inputs, **keywords)  # hooks do not reach into compiled code
-    maps = {f"{name}#{i}": weights for name, passes in seen.items() for i, weights in enumerate(passes, 1)}
+    maps = {f"{name}#{i}": weights for name, passes in maps_by_layer.items() for i, weights in enumerate(passes, 1)}
     maps = {name.removesuffix("#1"): weights for name, weights in maps.items()}
     if not maps:
         raise UsageError("no attention layer ran in this forward pass: call the module that holds them")
@@ -165,7 +165,7 @@ def recorded_attention(
     model: nn.Module, layers: Sequence[str] | None = None, *, read: Read | None = None, check: bool = True
 ) -> Iterator[Mapping[str, list[Tensor]]]:
     """Inside the block, each forward pass adds the maps of its layers to the yielded lists; see `attention_maps`."""
-    seen: dict[str, list[Tensor]] = {}
+    maps_by_layer: dict[str, list[Tensor]] = {}
 
     def look(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
@@ -176,7 +176,7 @@ def recorded_attention(
             maps = parts.maps()
             if check and not module.training and parts.output is not None:
                 _check(name, parts.output(maps), output)
-        seen.setdefault(name, []).append(maps)
+        maps_by_layer.setdefault(name, []).append(maps)
 
     handles = [
         # After the forward pass: under autocast a first use without gradient would leave casts without gradient behind.
@@ -184,27 +184,27 @@ def recorded_attention(
         for name, module in _choose(getattr(model, "_orig_mod", model), layers, read).items()
     ]
     try:
-        yield seen
+        yield maps_by_layer
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _choose(model: nn.Module, layers: Sequence[str] | None, read: Read | None) -> dict[str, nn.Module]:
-    modules, known = dict(model.named_modules()), attention_layers(model)
+    modules, found_layers = dict(model.named_modules()), attention_layers(model)
     if layers is None:
         if read is not None:
             raise UsageError("read= needs layers=: the names of the modules that it reads")
-        if not known:
+        if not found_layers:
             raise UsageError(
                 f"{type(model).__name__} has no attention whose queries and keys are known: measure a vision "
                 "transformer, or give layers= and read="
             )
-        return known
+        return found_layers
     for name in layers:
         if name not in modules:
-            raise unknown_name("attention layer", name, known or modules)
-        if read is None and name not in known:
+            raise unknown_name("attention layer", name, found_layers or modules)
+        if read is None and name not in found_layers:
             raise UsageError(f"{name} is no attention layer whose queries and keys are known: give read=")
     return {name: modules[name] for name in layers}
 
@@ -219,10 +219,10 @@ def _read_by(read: Read, module: nn.Module, args: tuple[Any, ...], kwargs: dict[
 
 
 def _check(name: str, explained: Tensor, output: Any) -> None:
-    given = output[0] if isinstance(output, tuple | list) else output
-    same = explained.shape == given.shape
+    maps = output[0] if isinstance(output, tuple | list) else output
+    same = explained.shape == maps.shape
     if same:
-        error = (explained.double() - given.double()).norm() / given.double().norm().clamp_min(1e-30)
+        error = (explained.double() - maps.double()).norm() / maps.double().norm().clamp_min(1e-30)
         same = not bool(error > _TOLERANCE.get(explained.dtype, _COARSE))  # NaN passes: a diverged net has NaN maps
     if not same:
         raise UsageError(

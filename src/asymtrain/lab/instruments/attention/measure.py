@@ -148,13 +148,13 @@ def _measure(
     parts: list[AttentionResult] = []
     for start in range(0, len(images), CHUNK):
         chunk = slice(start, start + CHUNK)
-        with recorded_attention(model, only, read=read, check=check) as seen:
+        with recorded_attention(model, only, read=read, check=check) as maps_by_layer:
             call(images[chunk])
-        if not (set(seen) & set(settings.layers or seen)):
+        if not (set(maps_by_layer) & set(settings.layers or maps_by_layer)):
             raise UsageError(
                 "no attention layer that is asked for ran in this forward pass: call the module that holds them"
             )
-        attention = {name: passes[-1] for name, passes in seen.items()}
+        attention = {name: passes[-1] for name, passes in maps_by_layer.items()}
         if check and not parts:
             # The first layer that is reported decides: later ones may have merged or dropped tokens.
             first = next(name for name in attention if not settings.layers or name in settings.layers)
@@ -189,8 +189,8 @@ def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -
         raise UsageError("masks must be bool or lie within 0 and 1: 1 for the object and 0 elsewhere")
 
 
-def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
-    names = list(known)
+def _check_layers(layer_names: Iterable[str], settings: AttentionSettings) -> None:
+    names = list(layer_names)
     for name in settings.layers:
         if name not in names:
             raise unknown_name("attention layer", name, names)
@@ -224,8 +224,8 @@ def _spread(
             parts = [metrics[name][metric] for name in (*rolled, *layers)]
             mean = torch.stack([metrics[name][metric][:, 0] for name in layers]).mean(0)
             values[metric] = torch.cat([mean[:, None], *parts], 1).mT.double().cpu().numpy()
-    kept = {name: averaged[:keep, 0].double().cpu().numpy() for name, averaged in maps.items()}
-    return AttentionResult(settings, layers, maps[layers[0]].shape[-1], tuple(scopes), values, {}, maps=kept)
+    arrays = {name: averaged[:keep, 0].double().cpu().numpy() for name, averaged in maps.items()}
+    return AttentionResult(settings, layers, maps[layers[0]].shape[-1], tuple(scopes), values, {}, maps=arrays)
 
 
 def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
@@ -246,10 +246,10 @@ def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
         return
     fitting = [other for other in range(min(MOST_PREFIX, tokens - 2) + 1) if is_grid(tokens - other)]
     if fitting:
-        known = " or ".join(f"{other} (leaves {tokens - other})" for other in fitting)
+        sizes = " or ".join(f"{other} (leaves {tokens - other})" for other in fitting)
         raise UsageError(
             f"{tokens} tokens with prefix={prefix} leave {tokens - prefix} patches, which are no grid: give prefix "
-            f'{known}; a model without a class token needs query="mean"'
+            f'{sizes}; a model without a class token needs query="mean"'
         )
 
 

@@ -73,7 +73,7 @@ def all_metrics(
     """Every metric of maps (..., T) by name; those of a region only where the region is given."""
     values = {name: METRICS[name](maps) for name in ("peak_strength", "entropy", "gini")}
     further = {"coverage_above": threshold, "coverage_of_mask": mask, "coverage_of_saliency": salient}
-    return values | {name: METRICS[name](maps, given) for name, given in further.items() if given is not None}
+    return values | {name: METRICS[name](maps, argument) for name, argument in further.items() if argument is not None}
 
 
 METRICS: Mapping[str, Callable[..., Tensor]] = {

@@ -150,21 +150,21 @@ def maps_figure(
 
     Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
     """
-    shown: dict[tuple[int, str], AttentionResult] = {}
+    result_of: dict[tuple[int, str], AttentionResult] = {}
     for result in results:
         spec, epoch = result.state
-        shown.setdefault((epoch, spec.variant), result)
-    columns = sorted(shown, key=lambda column: (column[0], VARIANTS.index(column[1])))
+        result_of.setdefault((epoch, spec.variant), result)
+    columns = sorted(result_of, key=lambda column: (column[0], VARIANTS.index(column[1])))
     names = group_names(by_setting(results, lambda result: result.state[0]))
-    drawn = [names[spec] for spec in by_setting(shown.values(), lambda result: result.state[0])]
-    which = f" Shown: {'; '.join(drawn)}." if len(drawn) < len(names) else ""
+    row_names = [names[spec] for spec in by_setting(result_of.values(), lambda result: result.state[0])]
+    which = f" Shown: {'; '.join(row_names)}." if len(row_names) < len(names) else ""
     panels: list[Image] = []
     for r, (label, image, scope) in enumerate(rows):
         pixels = dataset.test.images[results[0].images[image]]
         panels.append(map_image(pixels, label=label))
         for c, (epoch, variant) in enumerate(columns):
-            kept = shown[epoch, variant].maps.get(scope)
-            heat = kept[image] if kept is not None and image < len(kept) else None
+            panel_maps = result_of[epoch, variant].maps.get(scope)
+            heat = panel_maps[image] if panel_maps is not None and image < len(panel_maps) else None
             heading = f"{variant.capitalize()}\nepoch {epoch}" if r == 0 else ""
             apart = c == 0 or columns[c - 1][0] != epoch
             look = {"colour": variant, "apart": apart, "frame": f"epoch {epoch}"}
@@ -205,10 +205,10 @@ def _metric_figure(
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 
-def _headline(found: Sequence[GroupMetric]) -> Headline | None:
+def _headline(metrics: Sequence[GroupMetric]) -> Headline | None:
     """How the entropy of the maps differs after the last epoch."""
     words = []
-    for summary in found:
+    for summary in metrics:
         low, high = summary.estimate.low, summary.estimate.high
         assert low is not None
         assert high is not None
@@ -217,20 +217,19 @@ def _headline(found: Sequence[GroupMetric]) -> Headline | None:
     return ("soft", f"Entropy of the attention maps against Plain: {listing(words)}") if words else None
 
 
-def _lead(found: Sequence[GroupMetric], result: AttentionResult) -> str:
+def _lead(metrics: Sequence[GroupMetric], result: AttentionResult) -> str:
     text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
-    ends = [f"{one.estimate.low:+.3f} to {one.estimate.high:+.3f} over {one.over}" for one in found]
-    return f"{text} 95% interval after epoch {found[0].epoch}: {'; '.join(ends)}." if found else text
+    ends = [f"{one.estimate.low:+.3f} to {one.estimate.high:+.3f} over {one.over}" for one in metrics]
+    return f"{text} 95% interval after epoch {metrics[0].epoch}: {'; '.join(ends)}." if metrics else text
 
 
 def _entropy_differences(summaries: Sequence[GroupMetric]) -> list[GroupMetric]:
     """Those after the last epoch, mean over layers, that have an interval."""
-    wanted = "difference", max(summary.epoch for summary in summaries), "mean", "entropy"
+    key = "difference", max(summary.epoch for summary in summaries), "mean", "entropy"
     return [
         summary
         for summary in summaries
-        if (summary.variant, summary.epoch, summary.scope, summary.metric) == wanted
-        and summary.estimate.low is not None
+        if (summary.variant, summary.epoch, summary.scope, summary.metric) == key and summary.estimate.low is not None
     ]
 
 

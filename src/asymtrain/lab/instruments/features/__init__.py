@@ -58,15 +58,15 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
         self.check_backbones(chosen)
         specs = list(dict.fromkeys(s for spec in chosen for s in measure.feature_variants(spec, variants)))
 
-        def kept() -> "dict[RunSpec, Followed]":
+        def stored_results() -> "dict[RunSpec, Followed]":
             """What the store holds of the runs, where it holds all steps."""
             return {
                 spec: {step: tuple(measure.FeatureStatistics(**point) for point in values[step]) for step in steps}
-                for spec, values in bench.kept(name, specs).items()
+                for spec, values in bench.stored_values(name, specs).items()
                 if values.keys() >= set(steps)
             }
 
-        done = kept()
+        done = stored_results()
         missing = [spec for spec in specs if spec not in done]
         if not missing:  # the data need not be there
             return {spec: done[spec] for spec in specs}
@@ -90,9 +90,9 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
                     values = {step: [point.to_dict() for point in points] for step, points in followed.items()}
                     bench.keep(spec, name, values, fresh=True)
         except KeyboardInterrupt:
-            message = f"Stopped: {len(kept())} of {len(specs)} runs are in {bench.store}. "
+            message = f"Stopped: {len(stored_results())} of {len(specs)} runs are in {bench.store}. "
             raise Interrupt(f"{message}The same command goes on from there.") from None
-        done = kept()
+        done = stored_results()
         return {spec: done[spec] for spec in specs}
 
     def page(self, options: FeatureOptions, result: "dict[RunSpec, Followed]") -> Page:

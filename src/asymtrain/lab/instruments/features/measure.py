@@ -80,8 +80,8 @@ def feature_statistics(features: Tensor) -> FeatureStatistics:
 
 def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
     """The Asymmetric spec in each of `VARIANTS` that is named, Plain first."""
-    named = in_variants(spec, (name for name in names if name != PLAIN), VARIANTS)
-    return list(dict.fromkeys([spec.plain(), *named]))
+    variants = in_variants(spec, (name for name in names if name != PLAIN), VARIANTS)
+    return list(dict.fromkeys([spec.plain(), *variants]))
 
 
 def variant_of(spec: RunSpec) -> str:
@@ -106,32 +106,32 @@ def follow_features(
 
     Features are those of the first test images, without dropout. The steps are the run's own: measuring changes none.
     """
-    wanted = check_steps(spec, dataset, steps)
+    steps_to_take = check_steps(spec, dataset, steps)
     if not 2 <= images <= len(dataset.test.images):
         raise UsageError(f"images must lie in 2..{len(dataset.test.images)}, got {images}")
     data = run_data(spec, dataset)
-    shown = torch.from_numpy(dataset.test.images[:images]).to(device)
-    shown = normalise(shown, data.mean.to(device), data.std.to(device))
+    inputs = torch.from_numpy(dataset.test.images[:images]).to(device)
+    inputs = normalise(inputs, data.mean.to(device), data.std.to(device))
     followed: dict[int, tuple[FeatureStatistics, ...]] = {}
 
     def look(step: int, model: nn.Module) -> None:
         assert isinstance(model, Backbone)  # `build_backbone` gives nothing else
         with torch.no_grad():
-            followed[step] = tuple(map(feature_statistics, model.features(shown)[1]))
+            followed[step] = tuple(map(feature_statistics, model.features(inputs)[1]))
 
     def after(step: int, model: nn.Module) -> None:
         done = step + 1
-        if done in wanted:
+        if done in steps_to_take:
             look(done, model)
         if progress is not None:
-            progress(done, wanted[-1])
-        if done == wanted[-1]:
+            progress(done, steps_to_take[-1])
+        if done == steps_to_take[-1]:
             raise _Enough
 
     start = build_backbone(spec, dataset).to(device)
-    if wanted[0] == 0:
+    if steps_to_take[0] == 0:
         look(0, start)
-    if wanted[-1]:
+    if steps_to_take[-1]:
         with suppress(_Enough):
             train_reference(spec, dataset, device=device, on_step=after)
     return followed
@@ -139,11 +139,11 @@ def follow_features(
 
 def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[int]:
     """The steps in their order, each once; refuses what the run does not have."""
-    wanted = sorted(set(steps))
+    sorted_steps = sorted(set(steps))
     most = spec.epochs * steps_of(spec, len(run_data(spec, dataset).train))[0]
-    if not wanted or wanted[0] < 0 or wanted[-1] > most:
+    if not sorted_steps or sorted_steps[0] < 0 or sorted_steps[-1] > most:
         raise UsageError(f"steps must lie in 0..{most}, the steps of this run, got {list(steps)}")
-    return wanted
+    return sorted_steps
 
 
 def check_branches(specs: Iterable[RunSpec], dataset: Dataset) -> None:

@@ -59,8 +59,8 @@ class LandscapeOptions:
         from asymtrain.lab.instruments.landscape.result import LandscapeSettings
 
         names = {field.name for field in dataclasses.fields(LandscapeSettings)}
-        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
-        values: dict[str, Any] = {**sizes, **given, "directions": tuple(comma_words(self.directions))}
+        options = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        values: dict[str, Any] = {**sizes, **options, "directions": tuple(comma_words(self.directions))}
         return LandscapeSettings(**values)
 
 

@@ -163,12 +163,12 @@ class CNNDifferences:
         ]
         maps = images
         for name, product, pool in layers:
-            made = _made_by(product, name, maps if product is _convolve else maps.flatten(1), three)
-            maps = _after(made[0], pool)
-            self.layers.append((name, product, pool, made, maps))
+            product_at = _product_at(product, name, maps if product is _convolve else maps.flatten(1), three)
+            maps = _after(product_at[0], pool)
+            self.layers.append((name, product, pool, product_at, maps))
             if product is _convolve:
                 self.features[name.removesuffix(".0")] = maps.mean((2, 3))
-        self.head = _made_by(F.linear, "head", maps.flatten(1), three)
+        self.head = _product_at(F.linear, "head", maps.flatten(1), three)
 
     def __call__(self, coordinates: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Logits (R, B, C) in float64 and features [(R, B, D)] at coordinates (R, 2); `parameters` are those there."""
@@ -182,38 +182,38 @@ class CNNDifferences:
         a, b = point.unbind()
         change: Tensor | None = None
         features = {}
-        for name, product, pool, made, after in self.layers:
+        for name, product, pool, product_at, after in self.layers:
             if product is F.linear and change is not None:
                 change = change.flatten(1)
-            sent = None if change is None else product(change, parameters[f"{name}.weight"], None)
-            change = self.shift(sent, *made, after, a, b, pool)
+            from_input = None if change is None else product(change, parameters[f"{name}.weight"], None)
+            change = self.shift(from_input, *product_at, after, a, b, pool)
             if (block := name.removesuffix(".0")) in self.features:
                 features[block] = self.features[block] + change.mean((2, 3))
         assert change is not None
         z, first, second = (value.double() for value in self.head)
-        sent = F.linear(change.flatten(1), parameters["head.weight"])
-        return z + (sent.double() + a.double() * first + b.double() * second), features
+        from_input = F.linear(change.flatten(1), parameters["head.weight"])
+        return z + (from_input.double() + a.double() * first + b.double() * second), features
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.conv2d(maps, weight, bias, padding=1)
 
 
-def _made_by(product: Product, name: str, inputs: Tensor, three: Mapping[str, Tensor]) -> Three:
+def _product_at(product: Product, name: str, inputs: Tensor, three: Mapping[str, Tensor]) -> Three:
     weights, biases = three[f"{name}.weight"], three[f"{name}.bias"]
     center, first, second = (product(inputs, weight, bias) for weight, bias in zip(weights, biases, strict=True))
     return center, first, second
 
 
-def _after(made: Tensor, pool: bool) -> Tensor:
-    return torch.relu(F.max_pool2d(made, 2) if pool else made)
+def _after(maps: Tensor, pool: bool) -> Tensor:
+    return torch.relu(F.max_pool2d(maps, 2) if pool else maps)
 
 
 def _shift(
-    sent: Tensor | None, z: Tensor, first: Tensor, second: Tensor, after: Tensor, a: Tensor, b: Tensor, pool: bool
+    from_input: Tensor | None, z: Tensor, first: Tensor, second: Tensor, after: Tensor, a: Tensor, b: Tensor, pool: bool
 ) -> Tensor:
     """How far the layer's output is from the center's, from what its product made of its input's difference."""
     moved = a * first + b * second
-    if sent is not None:
-        moved = moved + sent
+    if from_input is not None:
+        moved = moved + from_input
     return _after(z + moved, pool) - after

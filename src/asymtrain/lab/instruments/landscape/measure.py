@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 PlaneOf = Callable[[int, tuple[Parameters, Parameters]], tuple[LossesOn, int]]
 """Parts (R, L) of the losses around a network along two directions, and how many points to compute at a time."""
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
-_OWN = "own."  # before a name, so that no parameter of a stranger's is taken for one of our branches
+_OWN = "own."  # before a name, so that no parameter of a user's model is taken for one of our branches
 
 
 def measure_landscape(
@@ -68,8 +68,8 @@ def measure_landscape(
     the number of draws that are done and wanted.
     """
     settings = settings or LandscapeSettings()
-    given = [states] if isinstance(states, State) else list(states)
-    (landscape,) = measure_losses(given, dataset, settings, [settings.loss], device=device, progress=progress)
+    all_states = [states] if isinstance(states, State) else list(states)
+    (landscape,) = measure_losses(all_states, dataset, settings, [settings.loss], device=device, progress=progress)
     return landscape
 
 
@@ -91,8 +91,8 @@ def measure_losses(
     backbone, tf32 = build_backbone(states[0].spec, dataset), settings.precision == "tf32"
 
     def plane_of(network: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
-        shared = networks[network]
-        along = plane(backbone, shared.sample.images, shared.score, shared.center, directions, tf32=tf32)
+        own_network = networks[network]
+        along = plane(backbone, own_network.sample.images, own_network.score, own_network.center, directions, tf32=tf32)
         return along, points_that_fit(along)
 
     centers, views = [network.center for network in networks], settings.views()
@@ -195,7 +195,7 @@ class _Draw:
         self, centers: list[Parameters], plane_of: PlaneOf, settings: LandscapeSettings, seed: int, draw: int
     ) -> None:
         self.centers, self.plane_of, self.settings, self.seed, self.draw = centers, plane_of, settings, seed, draw
-        self.drawn: dict[object, list[tuple[Parameters, float]]] = {}
+        self.by_shapes: dict[object, list[tuple[Parameters, float]]] = {}
         self.planes: dict[tuple[int, bool], tuple[LossesOn, int]] = {}
         self.parts: dict[tuple[int, bool, tuple[float, float]], Floats] = {}
 
@@ -208,7 +208,7 @@ class _Draw:
                 center = self.centers[subject.network]
                 first, second = (direction for direction, _ in self.directions(center))
                 if by_filter:
-                    first, second = (planes.filter_normalised(drawn, center) for drawn in (first, second))
+                    first, second = (planes.filter_normalised(part, center) for part in (first, second))
                 self.planes[key[:2]] = self.plane_of(subject.network, (first, second))
             losses, chunk = self.planes[key[:2]]
             x, y = (planes.grid_coordinates(self.settings.grid, step) for step in scale)
@@ -230,10 +230,10 @@ class _Draw:
     def directions(self, counted: Parameters) -> list[tuple[Parameters, float]]:
         """Both directions with their squared norms, drawn once for all subjects of the same shapes."""
         key = tuple((name, value.shape) for name, value in counted.items())
-        if key not in self.drawn:
+        if key not in self.by_shapes:
             both = [planes.gaussian_direction(counted, self.seed, self.draw, axis) for axis in (0, 1)]
-            self.drawn[key] = [(direction, planes.squared_norm(direction)) for direction in both]
-        return self.drawn[key]
+            self.by_shapes[key] = [(direction, planes.squared_norm(direction)) for direction in both]
+        return self.by_shapes[key]
 
 
 def _module_losses(
@@ -257,7 +257,7 @@ def _module_losses(
     fast = losses_of(together=True)
     try:
         fast(point)
-    except Exception as problem:  # whatever a stranger's forward pass and vmap make of each other
+    except Exception as problem:  # user models fail under vmap in many ways
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         warnings.warn(
             f"{type(module).__name__} cannot be vectorised ({reason}): every grid point is a call of its own",

@@ -82,9 +82,9 @@ class LandscapeSettings:
             if not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{name} must be above 0, got {value}")
         words = [("loss", self.loss, ("main", "total")), ("precision", self.precision, ("fp32", "tf32"))]
-        for name, value, known in [*words, *(("kind of direction", kind, SCALINGS) for kind in self.directions)]:
-            if value not in known:
-                raise unknown_name(name, str(value), known)
+        for name, value, choices in [*words, *(("kind of direction", kind, SCALINGS) for kind in self.directions)]:
+            if value not in choices:
+                raise unknown_name(name, str(value), choices)
         if not self.directions:
             raise UsageError(f"name at least one kind of direction: {', '.join(SCALINGS)}")
 

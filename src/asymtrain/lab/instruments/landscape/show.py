@@ -114,7 +114,7 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
     figures = []
     # Over live parameters every redundancy has the surface that redundancy 1 has over all of them.
     measured = {key[2:] for key in landscape.surfaces}
-    shown = [view for view in VIEWS if view in measured and not (view[0] == "live" and ("all", view[1]) in measured)]
+    views = [view for view in VIEWS if view in measured and not (view[0] == "live" and ("all", view[1]) in measured)]
     for epoch in dict.fromkeys(key[0] for key in landscape.surfaces):
         summaries = [summary for summary in landscape.summaries() if summary.epoch == epoch and summary.changes]
         levels = sorted({summary.redundancy for summary in summaries})
@@ -125,12 +125,12 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
             title = f"{label}: change of the deviation against Plain, epoch {epoch}"
             caption = "Diamonds are measured, circles predicted from the number of parameters alone."
             figures.append(Figure(f"changes-{_stem(label)}-{epoch}", title, [panel], caption=caption))
-        for view in shown:
+        for view in views:
             name = f"{_stem(label)}-{epoch}-{'-'.join(dict.fromkeys(view))}"
             title = f"{label}, {VIEWS[view]}, epoch {epoch}"
             caption = "First draw of the first seed; axes are grid indices, and all panels share one scale."
             losses = {
-                n: values for (at, n, *seen), values in landscape.surfaces.items() if (at, *seen) == (epoch, *view)
+                n: values for (at, n, *rest), values in landscape.surfaces.items() if (at, *rest) == (epoch, *view)
             }
             for kind in ("contours", "surfaces"):
                 panels = [_surface(n, values, relief=kind == "surfaces") for n, values in losses.items()]

@@ -42,18 +42,18 @@ def states_of_redundancies(
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
-    wanted = [dataclasses.replace(spec, redundancy=n) for spec in specs for n in dict.fromkeys(redundancies)]
+    all_specs = [dataclasses.replace(spec, redundancy=n) for spec in specs for n in dict.fromkeys(redundancies)]
     least = min((n for n in redundancies if n), default=0)
     trained = {}
-    for spec in wanted:
+    for spec in all_specs:
         shares = spec.redundancy and spec.activation == "last"
         trained[spec] = dataclasses.replace(spec, redundancy=least) if shares else spec
     distinct = list(dict.fromkeys(trained.values()))
-    known = {state.spec: state for state in take(distinct, [epoch])}
+    by_spec = {state.spec: state for state in take(distinct, [epoch])}
     for spec in distinct:
-        if spec not in known:
+        if spec not in by_spec:
             raise UsageError(f"the run of seed {spec.seed} diverged before epoch {epoch}: look at an earlier one")
-    return [State(spec, epoch, known[trained[spec]].parameters) for spec in wanted]
+    return [State(spec, epoch, by_spec[trained[spec]].parameters) for spec in all_specs]
 
 
 class Sample(NamedTuple):
@@ -117,7 +117,7 @@ def subjects_of(
     samples: dict[tuple[object, ...], Sample] = {}
     subjects: list[Subject] = []
     networks: list[SharedNetwork] = []
-    seen: set[tuple[int, int, int]] = set()
+    keys: set[tuple[int, int, int]] = set()
     first = _backbone(states[0].spec)
     for state in states:
         spec, weights = state.spec, state.parameters
@@ -128,9 +128,9 @@ def subjects_of(
         check_state(state, build_backbone(spec, dataset))
         if bool(spec.redundancy) != any(map(is_branch, weights)):
             raise UsageError(f"the state of a run with redundancy {spec.redundancy} must hold its live branches")
-        if (key := (spec.seed, state.epoch, spec.redundancy)) in seen:
+        if (key := (spec.seed, state.epoch, spec.redundancy)) in keys:
             raise UsageError(f"redundancy {spec.redundancy} of seed {spec.seed} is there twice: measure them apart")
-        seen.add(key)
+        keys.add(key)
         branches = [value for name, value in weights.items() if is_branch(name)]
         size = sum(value.numel() // len(value) for value in branches)
         idle = spec.redundancy - len(branches[0]) if branches else 0
@@ -145,7 +145,11 @@ def subjects_of(
             raise UsageError(f"there is no landscape of the total loss with {what}: measure that of the main loss")
         live = {name: value for name, value in weights.items() if is_branch(name)} if total else {}
         own, of_branches = (data, spec.label_smoothing), tuple(getattr(spec, name) for name in _LOSS_FIELDS)
-        fitting = (known for known in networks if known.has(state.backbone, own) and known.takes(live, of_branches))
+        fitting = (
+            candidate
+            for candidate in networks
+            if candidate.has(state.backbone, own) and candidate.takes(live, of_branches)
+        )
         network = next(fitting, None)
         if network is None:
             main = main_score(samples[data].targets, spec.label_smoothing)

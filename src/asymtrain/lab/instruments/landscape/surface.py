@@ -65,8 +65,8 @@ def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Te
         moved = direction[name]
         length = torch.linalg.vector_norm(value, dim=axes, keepdim=True)
         # A filter whose direction is all zeros cannot be scaled to anything.
-        drawn = torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-30)
-        scaled[name] = moved * (length / drawn)
+        norm = torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-30)
+        scaled[name] = moved * (length / norm)
     return scaled
 
 
@@ -124,8 +124,8 @@ def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Float
                 continue
             done += len(losses_of[-1])
         # One transfer at the end: a device computes on while the next chunk is asked for.
-        found: Floats = torch.cat(losses_of).double().cpu().numpy()
-    return found.reshape(len(x), len(y), *found.shape[1:])
+        all_losses: Floats = torch.cat(losses_of).double().cpu().numpy()
+    return all_losses.reshape(len(x), len(y), *all_losses.shape[1:])
 
 
 def module_losses(

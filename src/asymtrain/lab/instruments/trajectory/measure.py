@@ -134,18 +134,22 @@ def compare_trajectories(runs: Iterable[Run]) -> Trajectories:
     runs may be the partner of several Asymmetric ones.
     """
     groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
-    kept = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
-    lost = [group for spec, group in groups.items() if spec not in kept]
-    if not kept:
+    finished_groups = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
+    lost = [group for spec, group in groups.items() if spec not in finished_groups]
+    if not finished_groups:
         if not lost:
             raise UsageError("there is no run to follow: give at least one")
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
-    followed = {spec: trajectory(group) for spec, group in kept.items()}
-    pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
+    followed = {spec: trajectory(group) for spec, group in finished_groups.items()}
+    pairs = [
+        (spec.plain(), spec) for spec in finished_groups if spec.redundancy > 0 and spec.plain() in finished_groups
+    ]
     paired = {spec for pair in pairs for spec in pair}
     return Trajectories(
-        tuple(TrajectoryPair(followed[a], followed[b], parting(kept[a], kept[b])) for a, b in pairs),
-        tuple(followed[spec] for spec in kept if spec not in paired),
+        tuple(
+            TrajectoryPair(followed[a], followed[b], parting(finished_groups[a], finished_groups[b])) for a, b in pairs
+        ),
+        tuple(followed[spec] for spec in finished_groups if spec not in paired),
         tuple(group[0].spec for group in lost),
     )
 

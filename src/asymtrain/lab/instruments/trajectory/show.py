@@ -85,11 +85,11 @@ def trajectory_tables(result: Trajectories, groups: Sequence[Group]) -> list[Tab
             gaps += [cells(ids, *name, epoch, gap.mean, gap) for epoch, gap in side.gaps]
     for (label, sides), comparison in zip(groups, result.comparisons, strict=False):
         parting, ids = comparison.parting, tuple(spec_id for side in sides for spec_id in _ids(side))
-        shown: tuple[Value | Estimate, ...] = (None,) * 4
+        values: tuple[Value | Estimate, ...] = (None,) * 4
         if parting.pairs:
             last, since = parting.difference.points[-1], "never" if parting.epoch is None else parting.epoch
-            shown = (since, parting.side or "neither", last.mean, last)
-        partings.append(cells(ids, label, *shown, parting.pairs))
+            values = (since, parting.side or "neither", last.mean, last)
+        partings.append(cells(ids, label, *values, parting.pairs))
 
     backbone, training, seeds = Column("Backbone"), Column("Training"), Column("Seeds", "count")
     level = "95% interval"

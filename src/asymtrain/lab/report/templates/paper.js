@@ -33,9 +33,9 @@
     }
   }
 
-  all("[data-formats]").forEach((place) => {
-    const table = place.dataset.formats;
-    place.append("Copy as", ...FORMATS.flatMap(([ending, words]) => {
+  all("[data-formats]").forEach((node) => {
+    const table = node.dataset.formats;
+    node.append("Copy as", ...FORMATS.flatMap(([ending, words]) => {
       const button = document.createElement("button");
       button.type = "button";
       button.append(words);

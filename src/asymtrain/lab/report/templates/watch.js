@@ -42,15 +42,15 @@
     let previous = null;
     for (const [name, part] of parts) {
       const before = known && known.get(name);
-      let place = shown.get(name);
-      if (!place || !before || frame(before) !== frame(part)) {
-        place = replace(place, part, previous);
+      let node = shown.get(name);
+      if (!node || !before || frame(before) !== frame(part)) {
+        node = replace(node, part, previous);
       } else {
-        const [old, here] = [plotsOf(before), plotsOf(place)];
+        const [old, here] = [plotsOf(before), plotsOf(node)];
         plotsOf(part).forEach((plot, i) => { if (plot.innerHTML !== old[i].innerHTML) refill(here[i], plot); });
       }
       shown.delete(name);
-      previous = place;
+      previous = node;
     }
     for (const gone of shown.values()) gone.remove();
     document.title = page.title;

@@ -37,15 +37,15 @@ class Default(Study):
 
         return protocol.QUICK if quick else protocol.FULL
 
-    def needs(self, part: "Task", scope: "Extent", known: "Snapshot") -> Needs:
+    def needs(self, part: "Task", scope: "Extent", snapshot: "Snapshot") -> Needs:
         from asymtrain.lab.studies.default.selection import needs
 
-        return needs(scope, part, known.runs)
+        return needs(scope, part, snapshot.runs)
 
-    def page(self, scope: "Extent", known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         from asymtrain.lab.studies.default.page import judged_page
 
-        return judged_page(scope, known.runs)
+        return judged_page(scope, snapshot.runs)
 
     def row(self, block: Block) -> dict[str, Any]:
         return {"models": list(dict.fromkeys(part.title for part in block.parts))}

@@ -33,7 +33,7 @@ from asymtrain.lab.studies.frame import joined, missing_of
 from asymtrain.lab.studies.practice.analysis import ArmEffect, compare_arms, corrected
 from asymtrain.lab.studies.practice.page import RULE, effects_table, forest
 from asymtrain.lab.studies.practice.protocol import NONE, Extent
-from asymtrain.lab.studies.practice.selection import Known
+from asymtrain.lab.studies.practice.selection import RunsById
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
@@ -59,42 +59,42 @@ class Condition:
     why: str
 
 
-def judged_page(study: Extent, known: Known) -> JudgedPage:
-    others, own = (arms_of(study, "confirm", arm, known) for arm in (OTHERS, OWN))
-    default, unseen = (arms_of(study, part, DEFAULT, known) for part in ("confirm", "unseen"))
-    asked, main = conditions(others, own, unseen), [*others.effects, *unseen.effects]
+def judged_page(study: Extent, runs: RunsById) -> JudgedPage:
+    others, own = (arms_of(study, "confirm", arm, runs) for arm in (OTHERS, OWN))
+    default, unseen = (arms_of(study, part, DEFAULT, runs) for part in ("confirm", "unseen"))
+    rows, main = conditions(others, own, unseen), [*others.effects, *unseen.effects]
     every = [*others.effects, *default.effects, *own.effects]
     tables = [
         effects_table("confirmed", "On models, data and seeds that played no part in the choice", main, study, RULE),
-        _conditions_table(asked),
-        _choices_table(study, known),
+        _conditions_table(rows),
+        _choices_table(study, runs),
         dataclasses.replace(effects_table("arms", "Every configuration on fresh seeds", every, study), detail=True),
-        _gains_table(study, known),
-        _missing_table(study, known),
+        _gains_table(study, runs),
+        _missing_table(study, runs),
     ]
     tables = [table for table in tables if table.rows]
     document = {
-        "conditions": [dataclasses.asdict(one) for one in asked],
+        "conditions": [dataclasses.asdict(one) for one in rows],
         "tables": [table_json(table) for table in tables],
     }
     lead = "Each model is trained, on fresh seeds, with the configuration that the models of other families chose."
-    said = [f"{one.title}: {_answer(one)}. {one.why}".strip() for one in asked]
+    sentences = [f"{one.title}: {_answer(one)}. {one.why}".strip() for one in rows]
     return JudgedPage(
-        "A default for branches", lead if main else "No model is finished yet.", tables, document, _figures(main), said,
-        _headline(asked),
+        "A default for branches", lead if main else "No model is finished yet.", tables, document, _figures(main),
+        sentences, _headline(rows),
     )  # fmt: skip
 
 
-def arms_of(study: Extent, part: Part, arm: str, known: Known) -> Arms:
+def arms_of(study: Extent, part: Part, arm: str, runs: RunsById) -> Arms:
     """The effects of one arm against the baseline, corrected as a family; a task that chose no branches has none."""
     effects, complete = list[ArmEffect](), True
     for task in _tasks(part):
-        wanted = seeds(study, task, known)
-        chosen = [one for one in final_arms(study, task, known) or () if one.name == arm]
-        found = compare_arms(study, [(task, one, NONE) for one in chosen], known)
-        effects += [dataclasses.replace(effect, wanted=len(wanted)) for effect in found]
-        complete &= choices(study, task, known) is not None
-        complete &= not chosen or any(effect.row["n"] >= len(wanted) for effect in found)
+        all_seeds = seeds(study, task, runs)
+        chosen = [one for one in final_arms(study, task, runs) or () if one.name == arm]
+        all_effects = compare_arms(study, [(task, one, NONE) for one in chosen], runs)
+        effects += [dataclasses.replace(effect, seeds_needed=len(all_seeds)) for effect in all_effects]
+        complete &= choices(study, task, runs) is not None
+        complete &= not chosen or any(effect.row["n"] >= len(all_seeds) for effect in all_effects)
     return Arms(tuple(corrected(effects)), complete)
 
 
@@ -113,7 +113,9 @@ def conditions(others: Arms, own: Arms, unseen: Arms) -> list[Condition]:
     return [
         _condition("Helps or is harmless on every model", others.complete, harmed, "Not on"),
         Condition(
-            f"Helps at least {LEAST_HELPED} models", not few if others.complete else None, _named("It helps", helped)
+            f"Helps at least {LEAST_HELPED} models",
+            not few if others.complete else None,
+            _with_titles("It helps", helped),
         ),
         _condition(
             f"Keeps {KEPT:.0%} of what a model's own choice gains", others.complete and own.complete, lost, "Not on"
@@ -128,10 +130,10 @@ def _those(arms: Arms, is_one: Callable[[ArmEffect], bool]) -> list[str]:
 
 def _condition(title: str, complete: bool, failed: Sequence[str], word: str) -> Condition:
     # What fails already fails whatever is still to come.
-    return Condition(title, False if failed else True if complete else None, _named(word, failed))
+    return Condition(title, False if failed else True if complete else None, _with_titles(word, failed))
 
 
-def _named(word: str, titles: Iterable[str]) -> str:
+def _with_titles(word: str, titles: Iterable[str]) -> str:
     return f"{word} {', '.join(titles)}." if titles else ""
 
 
@@ -139,34 +141,34 @@ def _answer(condition: Condition) -> str:
     return {None: "not known yet", True: "yes", False: "no"}[condition.met]
 
 
-def _headline(asked: Sequence[Condition]) -> Headline | None:
-    if any(one.met is None for one in asked):
+def _headline(rows: Sequence[Condition]) -> Headline | None:
+    if any(one.met is None for one in rows):
         return None
-    met = sum(bool(one.met) for one in asked)
-    earned = met == len(asked)
-    return "good" if earned else "soft", f"The default meets {met} of {counted(len(asked), 'condition')}"
+    met = sum(bool(one.met) for one in rows)
+    earned = met == len(rows)
+    return "good" if earned else "soft", f"The default meets {met} of {counted(len(rows), 'condition')}"
 
 
 def _tasks(part: Part) -> list[Task]:
     return [task for block in BLOCKS.values() for task in block.parts if task.part == part]
 
 
-def _conditions_table(asked: Sequence[Condition]) -> Table:
-    rows = make_rows((one.title, _answer(one), one.why) for one in asked)
+def _conditions_table(conditions: Sequence[Condition]) -> Table:
+    rows = make_rows((one.title, _answer(one), one.why) for one in conditions)
     return Table("conditions", "What the default must meet", (Column("Condition"), Column("Met"), Column("Why")), rows)
 
 
-def _choices_table(study: Extent, known: Known) -> Table:
+def _choices_table(study: Extent, runs: RunsById) -> Table:
     """What each family is given by the others, and what all models of a kind choose."""
     columns = (Column("Blocks"), Column("For"), Column("Configuration"))
     rows = []
     for kind in KINDS:
         tasks = [task for task in _tasks("confirm") if task.kind == kind]
-        found = {task.family: choices(study, task, known) for task in tasks}
-        for family, chosen in found.items():
+        by_family = {task.family: choices(study, task, runs) for task in tasks}
+        for family, chosen in by_family.items():
             if chosen is not None:
                 rows.append((kind, family, _label(kind, chosen[OTHERS])))
-        every = next(iter(found.values()))
+        every = next(iter(by_family.values()))
         if every is not None:
             rows.append((kind, "any other model", _label(kind, every[DEFAULT])))
     note = "A family's configuration is chosen by the models of the other families with blocks of the same kind."
@@ -177,27 +179,27 @@ def _label(kind: Kind, name: str | None) -> str:
     return "no branches" if name is None else candidate_for(kind, name).label
 
 
-def _gains_table(study: Extent, known: Known) -> Table:
+def _gains_table(study: Extent, runs: RunsById) -> Table:
     """Validation accuracy of every candidate as a difference to the baseline's, in points."""
     columns = (Column("Model"), *(Column(name, "number", digits=1, signed=True) for name in CANDIDATES))
     rows = list[tuple[str | float, ...]]()
     for kind in KINDS:
         for task in selecting(kind):
-            own = gains(study, task, known)
+            own = gains(study, task, runs)
             if own is not None:
                 rows.append((task.title, *own.values()))
     note = "Points of validation accuracy after the last epoch, mean over two seeds, less the baseline's."
     return Table("gains", "Selection", columns, make_rows(rows), note, detail=True)
 
 
-def _missing_table(study: Extent, known: Known) -> Table:
-    left = [
-        (block, missing_of(joined(needs(study, task, known) for task in block.parts), Snapshot(known)))
+def _missing_table(study: Extent, runs: RunsById) -> Table:
+    rows_left = [
+        (block, missing_of(joined(needs(study, task, runs) for task in block.parts), Snapshot(runs)))
         for block in BLOCKS.values()
     ]
     rows = make_rows(
         (block.name, block.title, "{runs_there}/{runs_needed}".format(**rest.progress))
-        for block, rest in left
+        for block, rest in rows_left
         if not rest.is_empty
     )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)

@@ -13,7 +13,7 @@ from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.default import protocol
 from asymtrain.lab.studies.default.protocol import CANDIDATES, CHOOSING, LARGEST_LOSS, MODELS, Kind, Task, candidate_for
 from asymtrain.lab.studies.practice.protocol import NONE, Arm, Extent, arm_of, final_specs, selection_specs
-from asymtrain.lab.studies.practice.selection import Known, validated
+from asymtrain.lab.studies.practice.selection import RunsById, validated
 from asymtrain.lab.studies.study import Needs
 
 OTHERS, DEFAULT, OWN = "chosen by other families", "the default", "its own"  # names of the arms of a confirmation
@@ -26,14 +26,14 @@ def selecting(kind: Kind) -> list[Task]:
     return [task for task in tasks if task.kind == kind]
 
 
-def gains(study: Extent, task: Task, known: Known) -> Gains | None:
+def gains(study: Extent, task: Task, runs: RunsById) -> Gains | None:
     """What each candidate gains, mean over the seeds of the selection; None until all are trained."""
     means = {}
     for arm in protocol.arms(task.kind):
         ids = [spec.id for spec in selection_specs(study, task, [arm])]
-        if not all(spec_id in known for spec_id in ids):
+        if not all(spec_id in runs for spec_id in ids):
             return None
-        means[arm.name] = fmean(validated(known[spec_id]) for spec_id in ids)
+        means[arm.name] = fmean(validated(runs[spec_id]) for spec_id in ids)
     return {name: 100 * (means[name] - means[NONE.name]) for name in CANDIDATES}
 
 
@@ -51,11 +51,11 @@ def choice(by_model: Mapping[str, Gains]) -> str | None:
     return best if best is not None and scores[best] > 0 else None
 
 
-def choices(study: Extent, task: Task, known: Known) -> dict[str, str | None] | None:
+def choices(study: Extent, task: Task, runs: RunsById) -> dict[str, str | None] | None:
     """By arm, the candidate that a task trains on fresh seeds, None for no branches; nothing until all is selected."""
-    found = {other: gains(study, other, known) for other in selecting(task.kind)}
-    by_model = {other.model: own for other, own in found.items() if own is not None}
-    if len(by_model) < len(found):
+    gains_of = {other: gains(study, other, runs) for other in selecting(task.kind)}
+    by_model = {other.model: own for other, own in gains_of.items() if own is not None}
+    if len(by_model) < len(gains_of):
         return None
     default = choice(by_model)
     if task.part == "unseen":
@@ -64,21 +64,21 @@ def choices(study: Extent, task: Task, known: Known) -> dict[str, str | None] | 
     return {OTHERS: others, DEFAULT: default, OWN: choice({task.model: by_model[task.model]})}
 
 
-def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
+def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
     """The arms of a task on fresh seeds, the baseline first; one without branches is left out."""
-    chosen = choices(study, task, known)
+    chosen = choices(study, task, runs)
     if chosen is None:
         return None
     return [NONE, *(arm_of(arm, candidate_for(task.kind, name)) for arm, name in chosen.items() if name is not None)]
 
 
-def seeds(study: Extent, task: Task, known: Known) -> tuple[int, ...]:
+def seeds(study: Extent, task: Task, runs: RunsById) -> tuple[int, ...]:
     """The seeds of a task: more where the interval of its first arm is too wide to say anything."""
-    arms, count = final_arms(study, task, known), protocol.FIRST_SEEDS
+    arms, count = final_arms(study, task, runs), protocol.FIRST_SEEDS
     while arms is not None and len(arms) > 1 and count < len(study.seeds):
         own = study.seeds[:count]
         plain, other = (
-            {spec.seed: known.get(spec.id) for spec in final_specs(study, task, [arm]) if spec.seed in own}
+            {spec.seed: runs.get(spec.id) for spec in final_specs(study, task, [arm]) if spec.seed in own}
             for arm in arms[:2]
         )
         pairs = [(a, b) for a, b in zip(plain.values(), other.values(), strict=True) if a is not None and b is not None]
@@ -104,16 +104,16 @@ def _tested(run: Run) -> float:
     return run.test_accuracy
 
 
-def needs(study: Extent, task: Task, known: Known) -> Needs:
+def needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     """What a task needs, as far as the stored runs tell."""
     if task.part == "select":
         return Needs(tuple(selection_specs(study, task, protocol.arms(task.kind))))
-    arms = final_arms(study, task, known)
+    arms = final_arms(study, task, runs)
     if arms is None:
         alike = [NONE, *(arm_of(str(i), Candidate(alpha=1.0 + i)) for i in range(1 if task.part == "unseen" else 3))]
         first = study.seeds[: protocol.FIRST_SEEDS]
-        missing = tuple(other for other in selecting(task.kind) if gains(study, other, known) is None)
+        missing = tuple(other for other in selecting(task.kind) if gains(study, other, runs) is None)
         like = tuple(spec for spec in final_specs(study, task, alike) if spec.seed in first)
         return Needs(stand_ins=like, waits_for=missing)
-    own = seeds(study, task, known)
+    own = seeds(study, task, runs)
     return Needs(tuple(spec for spec in final_specs(study, task, arms) if spec.seed in own))

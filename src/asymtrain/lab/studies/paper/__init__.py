@@ -47,32 +47,34 @@ class Paper(Study):
 
         return Scope() if quick else Scope(sizes=SIZES["paper"], precision="bf16")
 
-    def page(self, scope: Any, known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         """The verdicts; `paper.page.write_paper` writes one of all tables and figures."""
         from asymtrain.lab.studies.paper.page import verdict_page
 
-        return verdict_page(scope, known)
+        return verdict_page(scope, snapshot)
 
     def is_small(self, scope: "Scope") -> bool:
         return scope.sizes.scale == "quick"
 
-    def is_rated(self, scope: "Scope", known: "Snapshot", device: str) -> bool:
+    def is_rated(self, scope: "Scope", snapshot: "Snapshot", device: str) -> bool:
         from asymtrain.lab.studies.timing import is_timed
 
-        timed = {run.spec.precision for run in known.runs.values() if is_timed(run, device)}
+        timed = {run.spec.precision for run in snapshot.runs.values() if is_timed(run, device)}
         return scope.precision in {"bf16" if device == "cuda" else "fp32", *timed}
 
-    def measure(self, wanted: Sequence[Any], store: Path, device: str | None, data_root: Path | None) -> Iterator[Any]:
+    def measure(
+        self, measurements: Sequence[Any], store: Path, device: str | None, data_root: Path | None
+    ) -> Iterator[Any]:
         from asymtrain.lab.studies.paper.measurements import take
 
-        return take(wanted, store, device, data_root)
+        return take(measurements, store, device, data_root)
 
     def measurement_seconds(
-        self, wanted: Sequence[Any], known: "Snapshot", device: str, workers: int, *, small: bool
+        self, measurements: Sequence[Any], snapshot: "Snapshot", device: str, workers: int, *, small: bool
     ) -> float:
         from asymtrain.lab.studies.paper.measurements import measurement_seconds
 
-        return measurement_seconds(wanted, known, device, workers, small)
+        return measurement_seconds(measurements, snapshot, device, workers, small)
 
 
 STUDY = Paper()

@@ -76,24 +76,24 @@ def specs_of(comparisons: Iterable[PairedCell]) -> tuple[RunSpec, ...]:
     return unique(pair for row in comparisons for pair in zip(row.plain, row.asymmetric, strict=True))
 
 
-def pairs_of(known: Snapshot, comparison: PairedCell) -> list[tuple[Run, Run]]:
+def pairs_of(snapshot: Snapshot, comparison: PairedCell) -> list[tuple[Run, Run]]:
     """Plain and Asymmetric of the seeds for which both are stored."""
     return [
-        (known.runs[plain.id], known.runs[asymmetric.id])
+        (snapshot.runs[plain.id], snapshot.runs[asymmetric.id])
         for plain, asymmetric in zip(comparison.plain, comparison.asymmetric, strict=True)
-        if plain.id in known.runs and asymmetric.id in known.runs
+        if plain.id in snapshot.runs and asymmetric.id in snapshot.runs
     ]
 
 
 def effect_of(
-    known: Snapshot, comparison: PairedCell, look: Callable[[Run, Run], Sequence[float]] | None = None
+    snapshot: Snapshot, comparison: PairedCell, look: Callable[[Run, Run], Sequence[float]] | None = None
 ) -> Effect | None:
     """The effect by the reading's accuracy, or by what `look` sees in a pair."""
-    pairs = pairs_of(known, comparison)
+    pairs = pairs_of(snapshot, comparison)
     if not pairs:
         return None
-    seen = [look(*pair) if look else [accuracy(run, comparison.reading) for run in pair] for pair in pairs]
-    plain, asymmetric = zip(*seen, strict=True)
+    values = [look(*pair) if look else [accuracy(run, comparison.reading) for run in pair] for pair in pairs]
+    plain, asymmetric = zip(*values, strict=True)
     return Effect(
         label=comparison.label,
         plain=plain,
@@ -105,10 +105,10 @@ def effect_of(
     )
 
 
-def evidence_of(known: Snapshot, comparisons: Iterable[PairedCell]) -> dict[str, dict[str, Evidence]]:
+def evidence_of(snapshot: Snapshot, comparisons: Iterable[PairedCell]) -> dict[str, dict[str, Evidence]]:
     evidence: dict[str, dict[str, Evidence]] = {}
     for comparison in comparisons:
-        if (effect := effect_of(known, comparison)) is not None:
+        if (effect := effect_of(snapshot, comparison)) is not None:
             evidence.setdefault(comparison.reading.name, {})[comparison.label] = effect
     return evidence
 

@@ -219,8 +219,8 @@ def single_activation(identity: Mapping[str, Quantity]) -> tuple[str, bool | Non
         "largest": max(differences, default=0.0),
         "p": redundancy_at_equal_settings()[1],
     }
-    found, holds = ("differs", False) if any(differences) else ("equal", True) if measured else ("no_runs", None)
-    return text[found].format(**numbers), holds
+    finding, holds = ("differs", False) if any(differences) else ("equal", True) if measured else ("no_runs", None)
+    return text[finding].format(**numbers), holds
 
 
 def _number(label: str, field: str) -> float:

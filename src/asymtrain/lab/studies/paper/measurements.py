@@ -58,15 +58,17 @@ def attentions_wanted(study: Scope, reading: Reading, variant: str) -> tuple[Mea
     else:
         spec = asymmetric_spec(study, reading, "vit", "cifar100", values, ATTENTION_REDUNDANCY)
         what += f", {reading.title}" if reading.fields else ""
-    epochs, wanted = attention_epochs(study), []
+    epochs, measurements = attention_epochs(study), []
     for seeded in over_seeds(study, spec):
         keep = study.sizes.attention_images if seeded.seed == study.seeds[0] else 0
         name = f"{settings.key} epochs={'+'.join(map(str, epochs))}{f' maps={keep}' if keep else ''}"
-        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep, what))
-    return tuple(wanted)
+        measurements.append(Measuring("attention", name, seeded, epochs, settings, keep, what))
+    return tuple(measurements)
 
 
-def measure_attentions(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
+def measure_attentions(
+    measurements: list[Measuring], device: str | None, data_root: Path | None, cache: Path
+) -> Measured:
     """Metrics by epoch, and maps where they are kept. Runs are trained to the epochs that the cache does not hold.
 
     A few runs at a time: what was measured is stored before the next ones are trained, so that little is lost when
@@ -77,7 +79,7 @@ def measure_attentions(wanted: list[Measuring], device: str | None, data_root: P
     from asymtrain.lab.instruments.attention.measure import measure_states
 
     groups: dict[RunSpec, list[Measuring]] = {}
-    for attention in sorted(wanted, key=lambda attention: attention.spec.seed):
+    for attention in sorted(measurements, key=lambda attention: attention.spec.seed):
         groups.setdefault(attention.spec, []).append(attention)
     specs = list(groups)
     for start in range(0, len(specs), TOGETHER):
@@ -98,12 +100,12 @@ def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, An
     # The figures and tables look at layers and their mean; single heads would be most of the bytes.
     value["scopes"] = {scope: means for scope, means in value["scopes"].items() if ":" not in scope}
     if keep:
-        shown = list(result.images[:keep])
+        images = list(result.images[:keep])
         value["maps"] = {layer: maps.round(MAP_DIGITS).tolist() for layer, maps in result.maps.items()}
         # Images (3, H, W) as text, so that a figure can be drawn where the data are not.
-        pixels = (np.ascontiguousarray(dataset.test.images[index]).tobytes() for index in shown)
+        pixels = (np.ascontiguousarray(dataset.test.images[index]).tobytes() for index in images)
         value["pixels"] = [base64.b64encode(flat).decode() for flat in pixels]
-        value["labels"] = [dataset.class_names[dataset.test.labels[index]] for index in shown]
+        value["labels"] = [dataset.class_names[dataset.test.labels[index]] for index in images]
     return value
 
 
@@ -129,7 +131,7 @@ def total_alpha(arch: str) -> float:
 
 
 def landscapes_wanted(
-    study: Scope, known: Snapshot, arch: str, dataset: str, loss: Loss = "main"
+    study: Scope, snapshot: Snapshot, arch: str, dataset: str, loss: Loss = "main"
 ) -> tuple[Measuring, ...]:
     """One for each seed, on Plain: all redundancies share its weights. The first of a case keeps surfaces for a figure.
 
@@ -144,14 +146,14 @@ def landscapes_wanted(
     settings = LandscapeSettings(**{**study.sizes.landscape, **study.sizes.landscape_of.get(arch, {})}, loss=loss)
     full = dataclasses.replace(settings, precision="fp32")
     stored = [_landscape_name(dataclasses.replace(full, loss=either), arch) for either in LOSSES]
-    kept = study.seeds[0] if (arch, dataset) == CASES[0] and loss == "main" else None
-    wanted = []
+    first_seed = study.seeds[0] if (arch, dataset) == CASES[0] and loss == "main" else None
+    measurements = []
     for seed in study.seeds:
         network = dataclasses.replace(spec, seed=seed)
-        own = full if any(known.values(network, name) is not None for name in stored) else settings
-        name, keep = _landscape_name(own, arch), int(seed == kept)
-        wanted.append(Measuring("landscape", name, network, (0,), own, keep, f"{loss} loss"))
-    return tuple(wanted)
+        own = full if any(snapshot.values(network, name) is not None for name in stored) else settings
+        name, keep = _landscape_name(own, arch), int(seed == first_seed)
+        measurements.append(Measuring("landscape", name, network, (0,), own, keep, f"{loss} loss"))
+    return tuple(measurements)
 
 
 def _landscape_name(settings: LandscapeSettings, arch: str) -> str:
@@ -168,12 +170,14 @@ def passes_of(landscapes: Iterable[Measuring]) -> list[list[Measuring]]:
     return list(passes.values())
 
 
-def measure_landscapes(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
+def measure_landscapes(
+    measurements: list[Measuring], device: str | None, data_root: Path | None, cache: Path
+) -> Measured:
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.states import initial_state
     from asymtrain.lab.instruments.landscape.measure import measure_losses
 
-    for together in passes_of(wanted):
+    for together in passes_of(measurements):
         spec, settings = together[0].spec, together[0].settings
         dataset, alpha = load_for(spec, data_root), total_alpha(spec.arch)
         specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=alpha) for level in LANDSCAPE_LEVELS[1:])]
@@ -204,18 +208,20 @@ SURFACES = 5  # that a draw of directions takes at four redundancies, both scali
 SLOWER = {"cuda": {"fp32": 7, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
 
 
-def measurement_seconds(wanted: Sequence[Measuring], known: Snapshot, device: str, workers: int, small: bool) -> float:
+def measurement_seconds(
+    measurements: Sequence[Measuring], snapshot: Snapshot, device: str, workers: int, small: bool
+) -> float:
     """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
     again = {
         measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
-        for measuring in wanted
+        for measuring in measurements
         if max(measuring.epochs) > 0
     }
     # One process measures: on a CPU the other cores help little.
-    trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
+    trained = estimate(list(again.values()), snapshot, device, workers if device == "cuda" else 1, small).seconds
     rule = SMALL if small and device == "cpu" else RULE[device]
     forward = 0.0
-    for first, *_ in passes_of(measuring for measuring in wanted if measuring.kind == "landscape"):
+    for first, *_ in passes_of(measuring for measuring in measurements if measuring.kind == "landscape"):
         settings = first.settings
         images = SURFACES * settings.draws * settings.grid**2 * settings.sample
         forward += images * SLOWER[device][settings.precision] / (PASSES * rule[first.spec.arch])
@@ -234,11 +240,13 @@ def identity_wanted(study: Scope, arch: str) -> Measuring:
     return Measuring("identity", "identity", spec, (1,))
 
 
-def measure_identities(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
+def measure_identities(
+    measurements: list[Measuring], device: str | None, data_root: Path | None, cache: Path
+) -> Measured:
     """How far the networks are apart: 0 where the identity is exact."""
     from asymtrain.lab.engine.states import states_at
 
-    for identity in wanted:
+    for identity in measurements:
         short = dataclasses.replace(identity.spec, epochs=1)
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
         # Each by itself: a stack of other members may round otherwise.
@@ -287,7 +295,7 @@ INSTRUMENTS = {"landscape": measure_landscapes, "attention": measure_attentions,
 
 
 def take(
-    wanted: Iterable[Measuring], store: Path, device: str | None = None, data_root: Path | None = None
+    measurements: Iterable[Measuring], store: Path, device: str | None = None, data_root: Path | None = None
 ) -> Iterator[Measuring]:
     """Take what is wanted, store each value as it comes, and yield what was stored.
 
@@ -295,18 +303,18 @@ def take(
     """
     cache = store.with_name(store.name + ".states")
     kinds: dict[str, list[Measuring]] = {}
-    for measuring in wanted:
+    for measuring in measurements:
         kinds.setdefault(measuring.kind, []).append(measuring)
     for kind, members in kinds.items():
         began = time.perf_counter()
         measured = INSTRUMENTS[kind](members, device, data_root, cache)
         for together in measured:
             seconds = (time.perf_counter() - began) / len(together)
-            with Store(store) as opened:
+            with Store(store) as record:
                 for measuring, values in together:
                     whole = with_origin(values, device, seconds)
-                    opened.know([measuring.spec])  # and not asked for: it need not be trained
-                    opened.add_measurement(measuring.spec.id, measuring.name, whole)
+                    record.know([measuring.spec])  # and not asked for: it need not be trained
+                    record.add_measurement(measuring.spec.id, measuring.name, whole)
             yield from (measuring for measuring, _ in together)
             began = time.perf_counter()
 

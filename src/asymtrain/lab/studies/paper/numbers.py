@@ -66,9 +66,9 @@ def note_text(name: str, /, **values: Any) -> str:
 def rows(name: str) -> tuple[Row, ...]:
     """The rows of one CSV, by its name without the ending; values are the printed texts."""
     folder = _FOLDER / "printed"
-    known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
-    if name not in known:
-        raise unknown_name("table of the paper", name, known)
+    tables = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
+    if name not in tables:
+        raise unknown_name("table of the paper", name, tables)
     return tuple(csv.DictReader((folder / f"{name}.csv").read_text(encoding="utf-8").splitlines()))
 
 

@@ -67,11 +67,11 @@ def write_paper(
 
     document_text = json_text(document(results, judgements, study))
     results = [with_useful_columns(result) for result in results]
-    shown = tested_by(results, judgements)
-    drawings = _drawings([*(figure for result in results for figure in result.figures), forest(shown)])
+    judgements_shown = tested_by(results, judgements)
+    drawings = _drawings([*(figure for result in results for figure in result.figures), forest(judgements_shown)])
     page = render_paper(results, judgements, study, command, specs or SpecsUsed(), drawings)
     texts = {"page": (f"{NAME}.html", page), "json": (f"{NAME}.json", document_text)}
-    for table in (*_tables(results), verdict_table(shown)):
+    for table in (*_tables(results), verdict_table(judgements_shown)):
         for ending, (_, write) in FORMATS.items():
             texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
     texts |= {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
@@ -80,20 +80,20 @@ def write_paper(
 
 
 def judge_recipes(
-    recipes: Iterable[Recipe], study: Scope, known: Snapshot
+    recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot
 ) -> tuple[list[RecipeResult], list[Judgement]]:
     """What a store's rows make of recipes, and the verdicts on the claims that these test."""
-    results = [build_result(recipe, study, known) for recipe in recipes]
+    results = [build_result(recipe, study, snapshot) for recipe in recipes]
     return results, tested_by(results, verdicts.judge_results(results))
 
 
-def verdict_page(study: Scope, known: Snapshot) -> JudgedPage:
+def verdict_page(study: Scope, snapshot: Snapshot) -> JudgedPage:
     """The verdicts on all claims as a table and as a figure."""
-    results, judgements = judge_recipes(RECIPES.values(), study, known)
+    results, judgements = judge_recipes(RECIPES.values(), study, snapshot)
     table, figure = verdict_table(judgements), forest(judgements)
     values = {"claims": document(results, judgements, study)["claims"], "table": table_json(table)}
-    said = [conclusion(judgements)]
-    return JudgedPage(TITLE, lead(study), [table], values, [figure], said, headline(judgements))
+    sentences = [conclusion(judgements)]
+    return JudgedPage(TITLE, lead(study), [table], values, [figure], sentences, headline(judgements))
 
 
 def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
@@ -173,19 +173,19 @@ def render_paper(
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
     drawings = drawings or {}
-    judged = tested_by(results, judgements)
-    overview = forest(judged)
+    judgements_shown = tested_by(results, judgements)
+    overview = forest(judgements_shown)
     figures = [overview, *(figure for result in results for figure in result.figures)]
-    shown = [figure for figure in figures if not figure.missing]
+    complete = [figure for figure in figures if not figure.missing]
     tables = _tables(results)
     texts = {ending: {table.name: write(table) for table in tables} for ending, (_, write) in FORMATS.items()}
     return render_template(
         "paper.html.j2",
         name=NAME,
         title=TITLE,
-        headline=headline(judged),
-        lead=[part for part in (conclusion(judged, counted=False), lead(study)) if part],
-        shares=shares(judged),
+        headline=headline(judgements_shown),
+        lead=[part for part in (conclusion(judgements_shown, counted=False), lead(study)) if part],
+        shares=shares(judgements_shown),
         plots=[] if overview.missing else [(overview, None, embed(overview, drawings.get(overview.name)))],
         lacking={name: LACKING[name] for name in LACKING if name in map(_progress, results)},
         label=contents_label,
@@ -199,8 +199,8 @@ def render_paper(
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
         texts=packed_script(texts, 'id="texts"'),
-        figures=shown,
-        forms={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown if figure is not overview},
+        figures=complete,
+        forms={figure.name: embed(figure, drawings.get(figure.name)) for figure in complete if figure is not overview},
         primary=primary_rows,
         reading=(READING.name, PRIMARY.title),
         folded=is_folded,
@@ -228,8 +228,8 @@ TITLE = "Reproduction of the paper"
 def headline(judgements: Sequence[Judgement]) -> Headline | None:
     """How many claims were reproduced, where any has a verdict."""
     counts = verdict_counts(judgements)
-    judged = len(judgements) - counts["Not yet run"]
-    return ("soft", f"{counts['Reproduced']} of {judged} judged claims reproduced") if judged else None
+    count = len(judgements) - counts["Not yet run"]
+    return ("soft", f"{counts['Reproduced']} of {count} judged claims reproduced") if count else None
 
 
 def shares(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, str, int]]:
@@ -255,13 +255,13 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
     """The result without the columns that say one and the same in every row and need not."""
 
     def useful(table: Table) -> Table:
-        kept = [
+        columns = [
             i
             for i, column in enumerate(table.columns)
             if not column.only_if_varied or len({row[i].value for row in table.rows}) > 1
         ]
-        rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-        return dataclasses.replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
+        rows = tuple(tuple(row[i] for i in columns) for row in table.rows)
+        return dataclasses.replace(table, columns=tuple(table.columns[i] for i in columns), rows=rows)
 
     return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
 
@@ -353,9 +353,9 @@ def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement
     """The claims that these recipes test: the headline, then by verdict, then in the paper's order."""
     recipes = {name: result for result in results for name in result.claims}
     order = list(MEANINGS)
-    wanted = tested_by(results, judgements)
-    wanted.sort(key=lambda judgement: (judgement.claim.id != HEADLINE, order.index(judgement.verdict)))
-    return [_shown(judgement, recipes[judgement.claim.id]) for judgement in wanted]
+    judgements_shown = tested_by(results, judgements)
+    judgements_shown.sort(key=lambda judgement: (judgement.claim.id != HEADLINE, order.index(judgement.verdict)))
+    return [_shown_claim(judgement, recipes[judgement.claim.id]) for judgement in judgements_shown]
 
 
 def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
@@ -385,7 +385,7 @@ def slug(words: str) -> str:
     return re.sub(r"\W+", "-", words.lower())
 
 
-def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
+def _shown_claim(judgement: Judgement, result: RecipeResult) -> ShownClaim:
     part = verdicts.deciding_part(judgement)
     claim = judgement.claim
     paper, of = printed_words(claim), claim.quantity.removesuffix(" %").replace(";", "; ")
@@ -414,9 +414,9 @@ REACH = 1.7  # of the larger of the two numbers: an interval that goes farther e
 WITHOUT = ("significant", "zero", "agreement")  # their numbers are of another kind than the paper's
 
 
-def strip(judged: JudgedPart) -> Markup:
+def strip(part: JudgedPart) -> Markup:
     """The strip of a judged part as SVG; empty where there is nothing to compare."""
-    paper, ours, how = judged.part.paper, judged.estimate, judged.part.how
+    paper, ours, how = part.part.paper, part.estimate, part.part.how
     if paper is None or ours is None or how in WITHOUT or not max(abs(paper), abs(ours)):
         return Markup()
     reach = REACH * max(abs(paper), abs(ours))
@@ -431,9 +431,9 @@ def strip(judged: JudgedPart) -> Markup:
         left, right = sorted(x(share * paper) for share in (LIMITS.band_low, LIMITS.band_high))
         parts.append(f'<rect class="band" x="{left}" y="3" width="{right - left:.1f}" height="{HEIGHT - 6:g}"/>')
     parts.append(f'<path class="zero" d="M{x(0):g} 1V{HEIGHT - 1:g}"/>')
-    if judged.low is not None and judged.high is not None:
-        parts.append(f'<path class="bar" d="M{x(judged.low):g} {middle:g}H{x(judged.high):g}"/>')
-        for end in (judged.low, judged.high):
+    if part.low is not None and part.high is not None:
+        parts.append(f'<path class="bar" d="M{x(part.low):g} {middle:g}H{x(part.high):g}"/>')
+        for end in (part.low, part.high):
             if abs(end) > reach:
                 ahead = 5 if end > 0 else -5
                 parts.append(f'<path class="arrow" d="M{x(end):g} {middle - 4:g}l{ahead} 4l{-ahead} 4z"/>')

@@ -117,17 +117,17 @@ class RecipeResult:
         return cells + sum(figure.missing for figure in self.figures)
 
 
-def build_result(recipe: Recipe, study: Scope, known: Snapshot) -> RecipeResult:
+def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot) -> RecipeResult:
     """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
-    needs, output = recipe.needs(study, known), recipe.make(study, known)
+    needs, output = recipe.needs(study, snapshot), recipe.make(study, snapshot)
     # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
-    judged = output if every == study else recipe.make(every, known)
-    runs = known.of(needs.specs)
-    measured = [known.values(wanted.spec, wanted.name) for wanted in needs.measurements]
+    all_output = output if every == study else recipe.make(every, snapshot)
+    runs = snapshot.of(needs.specs)
+    measured = [snapshot.values(measuring.spec, measuring.name) for measuring in needs.measurements]
     origins = [value for values in measured if values is not None for value in values.values()]
     devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
-    versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
+    versions = [snapshot.versions[run.spec.id] for run in runs if run.spec.id in snapshot.versions]
     versions += [value["versions"] for value in origins if "versions" in value]
     return RecipeResult(
         recipe.name,
@@ -136,8 +136,8 @@ def build_result(recipe: Recipe, study: Scope, known: Snapshot) -> RecipeResult:
         recipe.how,
         tuple(_beside_paper(table, study) for table in output.tables),
         output.figures,
-        judged.evidence,
-        **missing_of(needs, known).progress,
+        all_output.evidence,
+        **missing_of(needs, snapshot).progress,
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
         versions=joined_versions(versions),
@@ -152,8 +152,8 @@ def _beside_paper(table: Table, study: Scope) -> Table:
     title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
     if not study.stand_in:
         return dataclasses.replace(table, title=title, note=" ".join(filter(None, (table.note, *against))))
-    shown = [not difference for difference in against]
-    columns, rows = tuple(compress(table.columns, shown)), tuple(tuple(compress(row, shown)) for row in table.rows)
+    marks = [not difference for difference in against]
+    columns, rows = tuple(compress(table.columns, marks)), tuple(tuple(compress(row, marks)) for row in table.rows)
     return dataclasses.replace(table, title=title, columns=columns, rows=rows)
 
 
@@ -161,11 +161,11 @@ def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
     """The needs of these backbones alone; all where none is named."""
     if archs is None:
         return needs
-    wanted = set(archs)
+    names = set(archs)
     return Needs(
-        tuple(spec for spec in needs.specs if spec.arch in wanted),
-        tuple(measuring for measuring in needs.measurements if measuring.spec.arch in wanted),
-        {group: count for group, count in needs.later.items() if group[0] in wanted},
+        tuple(spec for spec in needs.specs if spec.arch in names),
+        tuple(measuring for measuring in needs.measurements if measuring.spec.arch in names),
+        {group: count for group, count in needs.later.items() if group[0] in names},
     )
 
 
@@ -183,15 +183,19 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
     """
     others = set(ARCHS) - set(archs)
 
-    def needs(study: Scope, known: Snapshot) -> Needs:
-        return of_archs(recipe.needs(study, known), archs)
+    def needs(study: Scope, snapshot: Snapshot) -> Needs:
+        return of_archs(recipe.needs(study, snapshot), archs)
 
-    def make(study: Scope, known: Snapshot) -> RecipeOutput:
+    def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         # What was measured of other backbones' specs is left out: figures of it are theirs alone. Their runs stay: a
         # note may say what they have settled.
-        hidden = {wanted.spec.id for wanted in recipe.needs(study, known).measurements if wanted.spec.arch in others}
-        measured = {key: values for key, values in known.measured.items() if key[0] not in hidden}
-        output = recipe.make(study, dataclasses.replace(known, measured=measured))
+        hidden = {
+            measuring.spec.id
+            for measuring in recipe.needs(study, snapshot).measurements
+            if measuring.spec.arch in others
+        }
+        measured = {key: values for key, values in snapshot.measured.items() if key[0] not in hidden}
+        output = recipe.make(study, dataclasses.replace(snapshot, measured=measured))
         tables = [
             dataclasses.replace(table, rows=tuple(row for row in table.rows if not _about(row) & others))
             for table in output.tables
@@ -226,11 +230,11 @@ def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:
             return None if panel.about in archs else dataclasses.replace(panel, lines=lines)
         return panel
 
-    panels = tuple(kept for panel in figure.panels if (kept := part(panel)) is not None)
+    panels = tuple(smaller for panel in figure.panels if (smaller := part(panel)) is not None)
     return dataclasses.replace(figure, panels=panels)
 
 
 def _are_of(labels: Iterable[str], archs: Collection[str]) -> bool:
     """Are all of them cells of these backbones? Labels that name none are of tables of one backbone."""
-    named = {word for label in labels for word in label.split("/")} & set(ARCHS)
-    return named <= set(archs)
+    archs_named = {word for label in labels for word in label.split("/")} & set(ARCHS)
+    return archs_named <= set(archs)

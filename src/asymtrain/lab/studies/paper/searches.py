@@ -35,21 +35,21 @@ def dual_of(study: Scope, arch: str, activation: str) -> Search:
 
 def _search(strategy: str, base: RunSpec, sizes: Sizes, epochs: int, alphas: tuple[float, ...]) -> Search:
     grids = {"learning_rates": sizes.learning_rates, "weight_decays": sizes.weight_decays, "alphas": alphas}
-    return _kept(strategy, base, **grids, seeds=sizes.search_seeds, epochs=epochs)
+    return _cached(strategy, base, **grids, seeds=sizes.search_seeds, epochs=epochs)
 
 
 @lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each checks all of its trials
-def _kept(strategy: str, base: RunSpec, **options: Any) -> Search:
+def _cached(strategy: str, base: RunSpec, **options: Any) -> Search:
     return STRATEGIES[strategy](base, **options)
 
 
-def state_of(search: Search, known: Snapshot) -> SearchResult:
-    return replay(search, known.runs, lambda: 1 / class_count(search.base))
+def state_of(search: Search, snapshot: Snapshot) -> SearchResult:
+    return replay(search, snapshot.runs, lambda: 1 / class_count(search.base))
 
 
-def chosen(search: Search, known: Snapshot) -> Mapping[str, Hyperparameters] | None:
+def chosen(search: Search, snapshot: Snapshot) -> Mapping[str, Hyperparameters] | None:
     """What a finished search chose for `plain` and `asymmetric`."""
-    result = state_of(search, known)
+    result = state_of(search, snapshot)
     if not result.complete:
         return None
     base = search.base
@@ -70,34 +70,34 @@ def is_searched(study: Scope, dataset: str) -> bool:
     return dataset == "cifar10" and study.hyperparameters == "searched"
 
 
-def values_for(study: Scope, known: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
+def values_for(study: Scope, snapshot: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
     """Settings of both sides of a comparison; None while the search for them is not finished."""
     if not is_searched(study, dataset):
         return table_values(study, arch, redundancy)
-    settings = chosen(gold_search(study, arch, dataset), known)
+    settings = chosen(gold_search(study, arch, dataset), snapshot)
     return None if settings is None else settings["asymmetric"]
 
 
-def waiting(study: Scope, known: Snapshot, arch: str, dataset: str) -> Needs:
-    return trials(gold_search(study, arch, dataset), known) if is_searched(study, dataset) else Needs()
+def waiting(study: Scope, snapshot: Snapshot, arch: str, dataset: str) -> Needs:
+    return trials(gold_search(study, arch, dataset), snapshot) if is_searched(study, dataset) else Needs()
 
 
-def trials(search: Search, known: Snapshot) -> Needs:
+def trials(search: Search, snapshot: Snapshot) -> Needs:
     """Every trial of the stages that are known, trained or not, and how many later stages still hold at most."""
-    result = state_of(search, known)
+    result = state_of(search, snapshot)
     ids = {spec.id: spec for spec in result.missing}
-    specs = tuple(ids.get(spec_id) or known.runs[spec_id].spec for spec_id in result.spec_ids)
+    specs = tuple(ids.get(spec_id) or snapshot.runs[spec_id].spec for spec_id in result.spec_ids)
     base = search.base
     name = f"{search.strategy} {base.dataset} {base.dataset_options} {base.activation}"
     return Needs(specs, later={(base.arch, name): result.runs_left - len(result.missing)})
 
 
-def settled(study: Scope, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
-    values = values_for(study, known, arch, dataset, redundancy)
+def settled(study: Scope, snapshot: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
+    values = values_for(study, snapshot, arch, dataset, redundancy)
     if values is None:
         return "Its settings are those that the search of Table 13 chooses, which is not finished."
-    shown = f"learning rate {values.learning_rate:g}, weight decay {values.weight_decay:g}, alpha {values.alpha:g}"
+    words = f"learning rate {values.learning_rate:g}, weight decay {values.weight_decay:g}, alpha {values.alpha:g}"
     if is_searched(study, dataset):
-        return f"Settings found by our search: {shown}."
+        return f"Settings found by our search: {words}."
     own = "the scale's learning rate and " if arch in study.sizes.learning_rate else ""
-    return f"Settings: {own}Table 13's at N = {redundancy} on CIFAR-100: {shown}."
+    return f"Settings: {own}Table 13's at N = {redundancy} on CIFAR-100: {words}."

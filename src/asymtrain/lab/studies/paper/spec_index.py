@@ -89,21 +89,21 @@ class SpecIndex:
         return sum(len(listing.specs) for listing in self.listings)
 
 
-def specs_behind(recipes: Iterable[Recipe], study: Scope, known: Snapshot) -> SpecsUsed:
+def specs_behind(recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot) -> SpecsUsed:
     specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
     for recipe in recipes:
-        needs = recipe.needs(study, known)
-        for run in known.of(recipe.needs(every, known).specs):
+        needs = recipe.needs(study, snapshot)
+        for run in snapshot.of(recipe.needs(every, snapshot).specs):
             others[run.spec.id] = run.spec
             outcomes[run.spec.id] = _outcome(run)
-        wanted = needs.measurements
-        measured = {each.spec.id for each in wanted if known.values(each.spec, each.name) is not None}
-        named = dict.fromkeys([*needs.specs, *(each.spec for each in wanted)])
-        specs[recipe.name] = tuple(named)
-        for spec in named:
-            if spec.id in known.runs:
-                outcomes[spec.id] = _outcome(known.runs[spec.id])
+        measurements = needs.measurements
+        measured = {each.spec.id for each in measurements if snapshot.values(each.spec, each.name) is not None}
+        all_specs = dict.fromkeys([*needs.specs, *(each.spec for each in measurements)])
+        specs[recipe.name] = tuple(all_specs)
+        for spec in all_specs:
+            if spec.id in snapshot.runs:
+                outcomes[spec.id] = _outcome(snapshot.runs[spec.id])
             elif spec.id in measured:
                 outcomes[spec.id] = "measured"
             else:
@@ -114,34 +114,34 @@ def specs_behind(recipes: Iterable[Recipe], study: Scope, known: Snapshot) -> Sp
 def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     """The index of all specs that are named, with a set for each of the groups of ids in `used`, in that order."""
     groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
-    known = {spec.id: spec for specs in behind.specs.values() for spec in specs}
-    known |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
-    strangers = sorted({name for ids in groups for name in ids} - set(known))
-    counts = {name: Counter(getattr(spec, name) for spec in known.values()) for name in DEFAULTS}
+    specs_by_id = {spec.id: spec for specs in behind.specs.values() for spec in specs}
+    specs_by_id |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
+    unknown_ids = sorted({name for ids in groups for name in ids} - set(specs_by_id))
+    counts = {name: Counter(getattr(spec, name) for spec in specs_by_id.values()) for name in DEFAULTS}
     # Of the fields in which they differ, the value that most have.
     usual = {name: count.most_common(1)[0][0] for name, count in counts.items() if len(count) > 1}
     alike: dict[tuple[object, ...], list[RunSpec]] = {}
-    for spec in known.values():
+    for spec in specs_by_id.values():
         alike.setdefault(tuple(getattr(spec, name) for name in DEFAULTS if name != "seed"), []).append(spec)
     listings: list[Listing] = []
     for specs in alike.values():
         rows = [(spec.id, spec.seed, behind.outcomes.get(spec.id, "")) for spec in specs]
         title = f"{display_name(specs[0].arch)}, {specs[0].dataset}, {specs[0].variant.capitalize()}"
-        shown = _own_fields(specs[0], usual)
-        listings.append(Listing(f"{LISTING}{len(listings) + 1}", title, shown, tuple(rows)))
-    if strangers:
-        unknown = tuple((name, None, "") for name in strangers)
+        own_fields = _own_fields(specs[0], usual)
+        listings.append(Listing(f"{LISTING}{len(listings) + 1}", title, own_fields, tuple(rows)))
+    if unknown_ids:
+        unknown = tuple((name, None, "") for name in unknown_ids)
         anchor = f"{LISTING}{len(listings) + 1}"
         listings.append(Listing(anchor, "Other specs", "their fields were not given", unknown))
     # Most numbers are of all seeds of one setting, which its listing says.
     whole = {frozenset(name for name, _, _ in listing.run): listing.anchor for listing in listings}
     sets = {ids: SpecSet(whole.get(ids, f"{SET}{i}"), tuple(_parts(ids, listings))) for i, ids in enumerate(groups, 1)}
-    first = next(iter(known.values()), RunSpec())
+    first = next(iter(specs_by_id.values()), RunSpec())
     common = [(_words(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*usual, "seed")]
     unnamed = [
         (_words(name), f"{_value(value)} where not named") for name, value in usual.items() if name not in ALWAYS
     ]
-    return SpecIndex(tuple([*common, *unnamed] if known else ()), tuple(listings), sets)
+    return SpecIndex(tuple([*common, *unnamed] if specs_by_id else ()), tuple(listings), sets)
 
 
 def _parts(ids: frozenset[str], listings: Sequence[Listing]) -> Iterator[Part]:
@@ -162,8 +162,8 @@ def _outcome(run: Run) -> str:
 def _own_fields(spec: RunSpec, usual: Mapping[str, object]) -> str:
     """The fields in which specs of the page differ, without what is usual; Plain has no auxiliary ones."""
     hidden = {"arch", "dataset", "seed", *(AUXILIARY if spec.redundancy == 0 else ())}
-    shown = [name for name, value in usual.items() if name in ALWAYS or getattr(spec, name) != value]
-    return "; ".join(f"{_words(name)} {_value(getattr(spec, name))}" for name in shown if name not in hidden)
+    names = [name for name, value in usual.items() if name in ALWAYS or getattr(spec, name) != value]
+    return "; ".join(f"{_words(name)} {_value(getattr(spec, name))}" for name in names if name not in hidden)
 
 
 def _words(name: str) -> str:
@@ -174,5 +174,5 @@ def _value(value: object) -> str:
     if value is None:
         return "not set"
     if isinstance(value, tuple):  # options
-        return ", ".join(f"{name} {given}" for name, given in value) or "default"
+        return ", ".join(f"{name} {setting}" for name, setting in value) or "default"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -196,9 +196,9 @@ class Scope:
             raise UsageError(f"--epochs must be 1 or more, got {self.epochs}")
         if clash := set(self.seeds) & set(self.sizes.search_seeds):
             raise UsageError(f"seed {min(clash)} is one of the search's: final results need seeds of their own")
-        for name, known in (("data", ("stand-in", "cifar")), ("hyperparameters", ("searched", "paper"))):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+        for name, choices in (("data", ("stand-in", "cifar")), ("hyperparameters", ("searched", "paper"))):
+            if getattr(self, name) not in choices:
+                raise unknown_name(name, getattr(self, name), choices)
 
     @property
     def search_epochs(self) -> int:
@@ -265,7 +265,7 @@ def shown_dataset(study: Scope, dataset: str) -> str:
 def title_for(study: Scope, title: str) -> str:
     """The title with what the study learns in place of the datasets of the paper that it names."""
     datasets = {name: dataset for dataset, name in NAMES.items()}
-    return re.sub("CIFAR-100?", lambda found: shown_dataset(study, datasets[found[0]]), title)
+    return re.sub("CIFAR-100?", lambda match: shown_dataset(study, datasets[match[0]]), title)
 
 
 def few_shot_size(study: Scope, dataset: str, per_class: int) -> int | None:
@@ -289,9 +289,9 @@ def plain_spec(study: Scope, arch: str, dataset: str, values: Hyperparameters, *
         "weight_decay": values.weight_decay,
         "seed": study.seeds[0],
     }
-    asked = {name: value for name, value in fields.items() if value is not None}
-    given = {**data_fields(study, dataset), **common, **study.sizes.archs.get(arch, {}), **asked, "redundancy": 0}
-    return scaled_spec(get_scale(study.sizes.scale), arch, given.pop("dataset"), **given)
+    own = {name: value for name, value in fields.items() if value is not None}
+    all_fields = {**data_fields(study, dataset), **common, **study.sizes.archs.get(arch, {}), **own, "redundancy": 0}
+    return scaled_spec(get_scale(study.sizes.scale), arch, all_fields.pop("dataset"), **all_fields)
 
 
 def asymmetric_spec(

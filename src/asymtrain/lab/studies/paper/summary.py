@@ -85,11 +85,11 @@ def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
 def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
     """What came out, counted by verdict, and the headline, in two sentences; nothing where no claim has a verdict."""
     counts = verdict_counts(judgements)
-    judged = len(judgements) - counts["Not yet run"]
-    if not judged:
+    total = len(judgements) - counts["Not yet run"]
+    if not total:
         return ""
     each = "; ".join(f"{words.lower()} {count}" for words, count in counts.items() if words != "Not yet run")
-    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict"
+    of_all = f"{total} of {len(judgements)} claims {'has' if total == 1 else 'have'} a verdict"
     of_all += f" ({each})." if counted else "."
     headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
     part = None if headline is None else deciding_part(headline)

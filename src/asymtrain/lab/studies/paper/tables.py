@@ -114,8 +114,8 @@ def comparison_table(
     for row in comparisons:
         heading = (*row.heading, row.reading.title) if several else row.heading
         rows.append((*heading_cells(heading, row.arch), *cells(row, families[row.reading.name])))
-    shown = (*headings_of(headings), *([READING] if several else []), *columns)
-    return Table(name, title, shown, tuple(rows), note)
+    all_columns = (*headings_of(headings), *([READING] if several else []), *columns)
+    return Table(name, title, all_columns, tuple(rows), note)
 
 
 def family_sizes(comparisons: Sequence[PairedCell]) -> Counter[str]:
@@ -126,7 +126,7 @@ def family_sizes(comparisons: Sequence[PairedCell]) -> Counter[str]:
 
 
 def effect_table(
-    known: Snapshot,
+    snapshot: Snapshot,
     comparisons: Sequence[PairedCell],
     name: str,
     title: str,
@@ -142,9 +142,9 @@ def effect_table(
     at = 4  # behind the interval over seeds
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        ours = effect_cells(known, row, family)
-        images = [image_interval_cell(known, row)] if over_images else []
-        return [*ours[:at], *images, *ours[at:], *_paper_cells(known, row)]
+        ours = effect_cells(snapshot, row, family)
+        images = [image_interval_cell(snapshot, row)] if over_images else []
+        return [*ours[:at], *images, *ours[at:], *_paper_cells(snapshot, row)]
 
     sizes = sorted(set(family_sizes(comparisons).values()))
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
@@ -153,9 +153,9 @@ def effect_table(
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
 
 
-def effect_cells(known: Snapshot, comparison: PairedCell, family: int) -> list[Cell]:
+def effect_cells(snapshot: Snapshot, comparison: PairedCell, family: int) -> list[Cell]:
     """The cells under `EFFECT`, as one of a family of tests."""
-    effect = effect_of(known, comparison)
+    effect = effect_of(snapshot, comparison)
     if effect is None:
         return missing_cells(len(EFFECT))
     ids = effect.spec_ids
@@ -168,8 +168,8 @@ def effect_cells(known: Snapshot, comparison: PairedCell, family: int) -> list[C
     ]
 
 
-def _paper_cells(known: Snapshot, comparison: PairedCell) -> list[Cell]:
-    paper, effect = comparison.paper, effect_of(known, comparison)
+def _paper_cells(snapshot: Snapshot, comparison: PairedCell) -> list[Cell]:
+    paper, effect = comparison.paper, effect_of(snapshot, comparison)
     if paper is None or paper.improvement is None:
         return [NOTHING] * len(PAPERS)
     change = None if effect is None else improvement(effect)
@@ -187,13 +187,13 @@ OVER_IMAGES = percent("Interval over images")
 OVER_IMAGES_NOTE = note_text("over-images", column=OVER_IMAGES.name)
 
 
-def image_interval_cell(known: Snapshot, comparison: PairedCell) -> Cell:
+def image_interval_cell(snapshot: Snapshot, comparison: PairedCell) -> Cell:
     """The interval of a comparison's finished pairs.
 
     A dash where a run did not record which images it got right (it diverged, or is of an older version), and for the
     best validation epoch: answers are those after the last.
     """
-    pairs = pairs_of(known, comparison)
+    pairs = pairs_of(snapshot, comparison)
     if not pairs:
         return Cell(missing=True)
     ids = tuple(run.spec.id for pair in pairs for run in pair)
@@ -227,9 +227,11 @@ SIZES = (
 SIZES_NOTE = note_text("sizes")
 
 
-def sizes_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+def sizes_table(
+    snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings
+) -> Table:
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        effect = effect_of(known, row)
+        effect = effect_of(snapshot, row)
         if effect is None:
             return missing_cells(len(SIZES))
         plain, asymmetric = effect.plain, effect.asymmetric
@@ -251,9 +253,11 @@ FIT = (*sides(), N)
 FIT_NOTE = note_text("fit")
 
 
-def fit_table(known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings) -> Table:
+def fit_table(
+    snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings
+) -> Table:
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        pairs = [pair for pair in pairs_of(known, row) if all(run.history for run in pair)]
+        pairs = [pair for pair in pairs_of(snapshot, row) if all(run.history for run in pair)]
         if not pairs:
             return missing_cells(len(FIT))
         sides = list(zip(*pairs, strict=True))
@@ -282,15 +286,15 @@ SAME, OPPOSITE, UNCLEAR = "same", "opposite", "unclear"
 
 
 def cosine_table(
-    known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings, window: int
+    snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings, window: int
 ) -> Table:
     """The cosine is that of a comparison's Asymmetric runs, over their first `window` epochs."""
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(known, row)
+        alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(snapshot, row)
         if effect is None:
             return [alpha, *missing_cells(len(COSINE) - 1)]
-        runs = [run for _, run in pairs_of(known, row)]
+        runs = [run for _, run in pairs_of(snapshot, row)]
         conflict = conflicts([first_epochs(run, window) for run in runs])[0]
         of_change = ends_of(interval(effect, family))
         of_cosine = ends(conflict.mean.low, conflict.mean.high)

@@ -340,8 +340,8 @@ def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
 
 def tested_by(results: Iterable[RecipeResult], judgements: Iterable[Judgement]) -> list[Judgement]:
     """The judgements on the claims that these recipes test."""
-    wanted = {name for result in results for name in result.claims}
-    return [judgement for judgement in judgements if judgement.claim.id in wanted]
+    names = {name for result in results for name in result.claims}
+    return [judgement for judgement in judgements if judgement.claim.id in names]
 
 
 def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
@@ -425,20 +425,20 @@ def _with_sentences(judgement: Judgement, sentences: Sequence[str]) -> Judgement
 def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Judgement:
     own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
     missing = tuple(label for label in claim.needs if label not in own)
-    judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
-    if not judged:
+    parts = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
+    if not parts:
         lacks = _lacks(own, missing, limits.seeds_of(claim), limits.seeds_of(claim)) if own else "no row yet"
         paper = f"{claim.paper_value} ({claim.quantity})".replace(";", ", ")
         sentence = f"Not yet run ({lacks}); the paper has {paper}."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
     # A claim holds as far as the weakest of its parts.
-    ruling = max((part.ruling for part in judged), key=WEAKEST_LAST.index)
-    deciding = next(part for part in judged if part.ruling == ruling)
-    n = min(part.n for part in judged)
+    ruling = max((part.ruling for part in parts), key=WEAKEST_LAST.index)
+    deciding = next(part for part in parts if part.ruling == ruling)
+    n = min(part.n for part in parts)
     lacks, more = _lacks(own, missing, n, limits.seeds_of(claim)), ""
     if missing and ruling == "Contradicted" and not _lacks(own, (), n, limits.seeds_of(claim)):
         more, lacks = f"; {lacks}, which cannot change the verdict", ""
-    numbers = f"{measured_words(claim, judged, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
+    numbers = f"{measured_words(claim, parts, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
     opening = f"{ruling}{' as no effect' if as_none else ''}:"
     so_far = "so far it cannot differ:" if ruling == "Cannot differ" else "so far"
@@ -454,7 +454,7 @@ def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Jud
         reading=reading,
         preliminary=ruling if lacks else None,
         lacks=lacks,
-        parts=judged,
+        parts=parts,
         missing=missing,
         spec_ids=tuple(dict.fromkeys(name for numbers in own.values() for name in numbers.spec_ids)),
     )
@@ -464,10 +464,10 @@ def _beside(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
     """What the comparisons beside a claim say, where they have all their rows."""
     for words, part in claim.beside:
         own = {label: evidence[label] for label in part.labels if label in evidence}
-        judged = _rule_on(part, own, limits)
-        if judged is not None and not _lacks(own, (), judged.n, limits.seeds):
-            measured = f"{number_words(judged)} for {part_words(judged)}"
-            yield f"{words}: {judged.ruling}: {measured}; the paper has {paper_words(claim, judged)}."
+        judged_part = _rule_on(part, own, limits)
+        if judged_part is not None and not _lacks(own, (), judged_part.n, limits.seeds):
+            measured = f"{number_words(judged_part)} for {part_words(judged_part)}"
+            yield f"{words}: {judged_part.ruling}: {measured}; the paper has {paper_words(claim, judged_part)}."
 
 
 def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
@@ -497,8 +497,8 @@ def _rule_on(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart | None
         return rule(part, evidence, limits)
     if part.how != "significant" or not labels:
         return None
-    judged = rule(dataclasses.replace(part, labels=labels), evidence, limits)
-    return judged if judged.ruling == "Contradicted" else None
+    judged_part = rule(dataclasses.replace(part, labels=labels), evidence, limits)
+    return judged_part if judged_part.ruling == "Contradicted" else None
 
 
 def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str:
@@ -507,7 +507,7 @@ def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str
     if n < seeds:
         lacks.append(f"{n} of {seeds} seeds")
     epochs = [(numbers.epochs, epochs_wanted(label)) for label, numbers in evidence.items()]
-    short = [(trained, wanted) for trained, wanted in epochs if trained < wanted]
+    short = [(trained, needed) for trained, needed in epochs if trained < needed]
     if short:
         lacks.append("{} of {} epochs".format(*max(short, key=lambda pair: pair[1] / max(1, pair[0]))))
     lacks += dict.fromkeys(numbers.stand_in for numbers in evidence.values() if numbers.stand_in)
@@ -521,14 +521,14 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: 
     """
     tables = dict.fromkeys(map(_table, other.claim.needs))
     tests = len(alternates) * sum(family(f"{table}/") for table in tables)
-    own = [judged.p for judged in other.parts if judged.p is not None]
+    own = [one.p for one in other.parts if one.p is not None]
     beside = [
-        judged.p
+        one.p
         for name in alternates
         if name != other.reading
         for part in other.claim.parts
         if all(label in evidence.get(name, {}) for label in part.labels)
-        and (judged := rule(part, evidence[name], limits)).p is not None
+        and (one := rule(part, evidence[name], limits)).p is not None
     ]
     return all(p < limits.level for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
 
@@ -542,8 +542,8 @@ def _table(label: str) -> str:
 STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
 
 
-def number(value: float | None, judged: JudgedPart) -> str:
-    part = judged.part
+def number(value: float | None, judged_part: JudgedPart) -> str:
+    part = judged_part.part
     if value is None:
         return "undefined"
     if part.how == "significant":
@@ -556,50 +556,50 @@ def number(value: float | None, judged: JudgedPart) -> str:
     return f"{value:+.1f}{points}"
 
 
-def ours_words(judged: JudgedPart) -> str:
+def ours_words(part: JudgedPart) -> str:
     """What was measured for a part; both numbers where one is held beside the other."""
-    if judged.ruling == "Cannot differ":
-        return f"the same {'surface' if _is_surface(judged) else 'runs'} for every N"
-    effect = number(judged.estimate, judged)
-    return effect if judged.beside is None else f"{effect} beside a cosine of {judged.beside:+.4f}"
+    if part.ruling == "Cannot differ":
+        return f"the same {'surface' if _is_surface(part) else 'runs'} for every N"
+    effect = number(part.estimate, part)
+    return effect if part.beside is None else f"{effect} beside a cosine of {part.beside:+.4f}"
 
 
-def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedPart) -> str:
+def measured_words(claim: Claim, all_parts: Sequence[JudgedPart], deciding: JudgedPart) -> str:
     """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
     if deciding.ruling == "Cannot differ" or len(claim.parts) == 1:
         return number_words(deciding)
     measured = f"{number_words(deciding)} for {part_words(deciding)}"
-    if len(judged) == 1:  # the others have no rows yet
+    if len(all_parts) == 1:  # the others have no rows yet
         return measured
-    counts = Counter(_kind(part) for part in judged)
+    counts = Counter(_kind(part) for part in all_parts)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
-    return f"{measured}; of {len(judged)} parts {parts}"
+    return f"{measured}; of {len(all_parts)} parts {parts}"
 
 
-def number_words(judged: JudgedPart) -> str:
-    if judged.ruling == "Cannot differ":
-        return str(texts()["cannot_differ"]["surface" if _is_surface(judged) else "runs"])
+def number_words(part: JudgedPart) -> str:
+    if part.ruling == "Cannot differ":
+        return str(texts()["cannot_differ"]["surface" if _is_surface(part) else "runs"])
     interval = ""
-    if judged.low is not None and judged.high is not None:
-        interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
-    return f"{ours_words(judged)} ({counted(judged.n, 'seed')}{interval})"
+    if part.low is not None and part.high is not None:
+        interval = f", interval {number(part.low, part)} to {number(part.high, part)}"
+    return f"{ours_words(part)} ({counted(part.n, 'seed')}{interval})"
 
 
-def _is_surface(judged: JudgedPart) -> bool:
-    return _table(judged.part.labels[0]) in ("table5", "table6")
+def _is_surface(part: JudgedPart) -> bool:
+    return _table(part.part.labels[0]) in ("table5", "table6")
 
 
-def _kind(judged: JudgedPart) -> str:
-    return STEPS if judged.part.how == "not reversed" and judged.ruling == "Reproduced" else judged.ruling
+def _kind(part: JudgedPart) -> str:
+    return STEPS if part.part.how == "not reversed" and part.ruling == "Reproduced" else part.ruling
 
 
-def part_words(judged: JudgedPart) -> str:
-    first, *rest = (cell_words(label) for label in judged.part.labels)
+def part_words(part: JudgedPart) -> str:
+    first, *rest = (cell_words(label) for label in part.part.labels)
     if not rest:
         return first
-    if judged.part.how == "significant":
-        return f"{len(judged.part.labels)} cells"
-    return rest[0] if judged.part.how == "agreement" else f"{rest[0]} against {first}"
+    if part.part.how == "significant":
+        return f"{len(part.part.labels)} cells"
+    return rest[0] if part.part.how == "agreement" else f"{rest[0]} against {first}"
 
 
 def cell_words(label: str) -> str:
@@ -607,8 +607,8 @@ def cell_words(label: str) -> str:
     table, *rest = label.split("/")
     if table in ("table11", "table12"):
         rest[1] = f"{100 * float(rest[1]):g}"
-    named = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
-    return str(texts()["cells"][table].format(*named))
+    words = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
+    return str(texts()["cells"][table].format(*words))
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:

@@ -43,16 +43,16 @@ class Practice(Study):
 
         return protocol.QUICK if quick else protocol.FULL
 
-    def needs(self, part: "Task", scope: "Extent", known: "Snapshot") -> Needs:
+    def needs(self, part: "Task", scope: "Extent", snapshot: "Snapshot") -> Needs:
         from asymtrain.lab.studies.practice.selection import needs
 
-        return needs(scope, part, known.runs)
+        return needs(scope, part, snapshot.runs)
 
-    def page(self, scope: "Extent", known: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs
         from asymtrain.lab.studies.practice.page import judged_page
 
-        return judged_page(analyse(scope, known.runs, read_step_costs(files)))
+        return judged_page(analyse(scope, snapshot.runs, read_step_costs(files)))
 
     def row(self, block: Block) -> dict[str, Any]:
         return {"models": list(dict.fromkeys(part.title for part in block.parts))}

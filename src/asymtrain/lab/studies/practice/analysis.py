@@ -20,8 +20,8 @@ from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
 from asymtrain.lab.studies.frame import Left, joined, missing_of
 from asymtrain.lab.studies.practice.protocol import (
     BLOCKS,
+    CONFIGURATIONS,
     ELSEWHERE,
-    FORMS,
     MODELS,
     NETWORKS,
     NONE,
@@ -33,14 +33,14 @@ from asymtrain.lab.studies.practice.protocol import (
     final_seeds,
     final_specs,
 )
-from asymtrain.lab.studies.practice.selection import Known, Selection, final_arms, needs, select
+from asymtrain.lab.studies.practice.selection import RunsById, Selection, final_arms, needs, select
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Block
 
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
-_FORM = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
+_CONFIGURATION = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
 ArmPair = tuple[Trained, Arm, Arm]  # of the second arm with the third
@@ -52,7 +52,7 @@ class StepCost:
 
     model: str
     mode: str  # of _MODES
-    branches: Mapping[str, str]  # by the names of _FORM
+    branches: Mapping[str, str]  # by the names of _CONFIGURATION
     attached: int  # layers that have a branch
     plain_seconds: float
     ratio: float  # of the step with branches to the plain one
@@ -69,7 +69,7 @@ def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
             for row in json.loads(file.read_bytes()):
                 if row["group"] == "practice":
                     cost = _step_cost(row)
-                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _FORM)] = cost
+                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _CONFIGURATION)] = cost
         except OSError as error:
             raise UsageError(f"cannot read the costs of steps in {file}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -101,9 +101,11 @@ class ArmEffect:
     calibration: Estimate  # of the differences of calibration errors
     calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm, over pairs that have both
     spec_ids: tuple[str, ...]
-    wanted: int  # seeds of the protocol
+    seeds_needed: int  # seeds of the protocol
     p_holm: float | None = None
-    step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
+    step_costs: tuple[
+        StepCost, ...
+    ] = ()  # of this configuration on this model: one for each mode, where they are known
     against: Arm = NONE
 
     @property
@@ -125,7 +127,7 @@ class ArmEffect:
     @property
     def verdict(self) -> Verdict:
         estimate, low, high, n = (self.row[name] for name in ("points", "points_low", "points_high", "n"))
-        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.wanted, margin=MARGIN).verdict
+        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.seeds_needed, margin=MARGIN).verdict
 
 
 @dataclass(frozen=True)
@@ -145,35 +147,35 @@ class Results:
 
     study: Extent
     selections: tuple[Selection, ...]  # where the second wave is missing, of the first
-    # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
+    # The main table: of each model the configuration that validation selected, on CIFAR-100 by the ordinary recipe.
     selected: tuple[ArmEffect, ...]
-    forms: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
+    configurations: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[ArmEffect, ...]]  # of the other blocks
     reached: tuple[Reached, ...]  # by the networks of published tables
     plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
     unfinished: tuple[tuple[Block, Left], ...]
 
 
-def analyse(study: Extent, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Results:
     """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
 
     `costs` of steps go to the effects of the main table.
     """
-    asked = {part: _comparisons(study, part, known) for part in get_args(Part)}
-    plain = dict.fromkeys(arm.name for _, arm, _ in asked["fixed"] if not arm.fields["redundancy"])
-    effects = {part: _part_effects(study, asked[part], known) for part in asked}
-    selections = [select(study, task, known) for task in _tasks("study")]
-    made = tuple(selection for selection in selections if selection is not None)
-    chosen = {(selection.task, selection.selected) for selection in made}
+    comparisons = {part: _comparisons(study, part, runs) for part in get_args(Part)}
+    plain = dict.fromkeys(arm.name for _, arm, _ in comparisons["fixed"] if not arm.fields["redundancy"])
+    effects = {part: _part_effects(study, comparisons[part], runs) for part in comparisons}
+    selections = [select(study, task, runs) for task in _tasks("study")]
+    complete = tuple(selection for selection in selections if selection is not None)
+    chosen = {(selection.task, selection.selected) for selection in complete}
     studied = effects.pop("study")
-    forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
+    configurations = {name: tuple(effect for effect in studied if effect.arm.name == name) for name in CONFIGURATIONS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    wanted = {block.name: joined(needs(study, task, known) for task in block.parts) for block in BLOCKS.values()}
-    left = [(block, missing_of(wanted[block.name], Snapshot(known))) for block in BLOCKS.values()]
-    unfinished = tuple(pair for pair in left if not pair[1].is_empty)
-    reached = _reached(study, known)
-    return Results(study, made, tuple(selected), forms, effects, reached, tuple(plain), unfinished)
+    needs_of = {block.name: joined(needs(study, task, runs) for task in block.parts) for block in BLOCKS.values()}
+    missing = [(block, missing_of(needs_of[block.name], Snapshot(runs))) for block in BLOCKS.values()]
+    unfinished = tuple(pair for pair in missing if not pair[1].is_empty)
+    reached = _reached(study, runs)
+    return Results(study, complete, tuple(selected), configurations, effects, reached, tuple(plain), unfinished)
 
 
 def is_recommended(results: Results) -> bool | None:
@@ -185,15 +187,15 @@ def is_recommended(results: Results) -> bool | None:
     effects = [effect for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
     if results.plain:
         return False
-    if len(effects) < len(MODELS) or any(effect.row["n"] < effect.wanted for effect in effects):
+    if len(effects) < len(MODELS) or any(effect.row["n"] < effect.seeds_needed for effect in effects):
         return None
     verdicts = {effect.verdict for effect in effects}
     return "helps" in verdicts and verdicts <= {"helps", "no meaningful difference", "harmless"}
 
 
 def _costs_of(effect: ArmEffect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
-    form = {name: effect.arm.fields[name] for name in _FORM}
-    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, form))
+    branches = {name: effect.arm.fields[name] for name in _CONFIGURATION}
+    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, branches))
 
 
 def _tasks(part: Part) -> list[Task]:
@@ -203,13 +205,11 @@ def _tasks(part: Part) -> list[Task]:
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _comparisons(study: Extent, part: Part, known: Known) -> list[ArmPair]:
+def _comparisons(study: Extent, part: Part, runs: RunsById) -> list[ArmPair]:
     """What is compared with what."""
-    arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
+    arms = [(task, final_arms(study, task, runs) or []) for task in _tasks(part)]
     if part == "signal":  # without a control, the selected configuration would only repeat the main table
-        arms = [
-            (task, own) for task, own in arms if any(spec.id in known for spec in final_specs(study, task, own[2:]))
-        ]
+        arms = [(task, own) for task, own in arms if any(spec.id in runs for spec in final_specs(study, task, own[2:]))]
     if part != "tuned":
         return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
     compared = []
@@ -220,9 +220,9 @@ def _comparisons(study: Extent, part: Part, known: Known) -> list[ArmPair]:
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
 
 
-def _part_effects(study: Extent, asked: Iterable[ArmPair], known: Known) -> tuple[ArmEffect, ...]:
+def _part_effects(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) -> tuple[ArmEffect, ...]:
     """Effects, corrected over the models that have the same arm on the same data."""
-    effects = compare_arms(study, asked, known)
+    effects = compare_arms(study, comparisons, runs)
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):
         families.setdefault((effect.arm.name, effect.task.data), []).append(i)
@@ -241,16 +241,16 @@ def corrected(effects: Sequence[ArmEffect]) -> list[ArmEffect]:
     ]
 
 
-def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[ArmEffect]:
+def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) -> list[ArmEffect]:
     """Each over the seeds of which both arms are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
 
     sides = []  # task, arm, what it is compared with, and the two runs of each seed
-    for task, arm, against in asked:
+    for task, arm, against in comparisons:
         first, other = (
-            {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
+            {spec.seed: runs[spec.id] for spec in final_specs(study, task, [side]) if spec.id in runs}
             for side in (against, arm)
         )
         pairs = [(first[seed], other[seed]) for seed in final_seeds(study, task) if seed in first and seed in other]
@@ -293,16 +293,16 @@ def compare_arms(study: Extent, asked: Iterable[ArmPair], known: Known) -> list[
     return effects
 
 
-def _reached(study: Extent, known: Known) -> tuple[Reached, ...]:
+def _reached(study: Extent, runs: RunsById) -> tuple[Reached, ...]:
     """Of each network of a published table its baseline and each arm, as far as they are stored."""
     tasks = _tasks("published")
-    asked = {(task.model, arm.name): (task, arm) for task in tasks for arm in final_arms(study, task, known) or ()}
+    arms = {(task.model, arm.name): (task, arm) for task in tasks for arm in final_arms(study, task, runs) or ()}
     reached = []
-    for task, arm in asked.values():
-        runs = [known[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in known]
-        if runs:
-            last, best = estimate(map(_last, runs)), fmean(map(_best, runs))
-            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in runs)))
+    for task, arm in arms.values():
+        arm_runs = [runs[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in runs]
+        if arm_runs:
+            last, best = estimate(map(_last, arm_runs)), fmean(map(_best, arm_runs))
+            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in arm_runs)))
     return tuple(reached)
 
 

@@ -151,5 +151,5 @@ class _Block(nn.Module):
     def dropped(self, added: Tensor) -> Tensor:
         if not self.drop_path or not self.training:
             return added
-        kept = added.new_empty(len(added), 1, 1).bernoulli_(1 - self.drop_path)
-        return added * kept / (1 - self.drop_path)
+        mask = added.new_empty(len(added), 1, 1).bernoulli_(1 - self.drop_path)
+        return added * mask / (1 - self.drop_path)

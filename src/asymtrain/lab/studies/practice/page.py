@@ -12,8 +12,8 @@ from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
 from asymtrain.lab.studies.practice.analysis import MARGIN, ArmEffect, Reached, Results, StepCost, is_recommended
 from asymtrain.lab.studies.practice.protocol import (
     ALPHAS,
+    CONFIGURATIONS,
     ELSEWHERE,
-    FORMS,
     NONE,
     REPORTED,
     SELECTED,
@@ -109,7 +109,7 @@ def document(results: Results) -> dict[str, Any]:
 
 def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table, and one on a preset."""
-    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results)
+    return [", ".join(_words(effect, results)) for effect in results.selected] + preset_sentence(results)
 
 
 def preset_sentence(results: Results) -> list[str]:
@@ -130,7 +130,7 @@ def _by_gain(results: Results) -> list[ArmEffect]:
     return sorted(results.selected, key=lambda effect: -effect.row["points"])
 
 
-def _said(effect: ArmEffect, results: Results) -> tuple[str, str]:
+def _words(effect: ArmEffect, results: Results) -> tuple[str, str]:
     """The verdict on a model, and what it rests on."""
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
@@ -149,8 +149,8 @@ def tables(results: Results) -> list[Table]:
     """The main table and what it rests on; a table without rows is left out."""
     no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
-    forms = [effect for effects in results.forms.values() for effect in effects]
-    made = [
+    configurations = [effect for effects in results.configurations.values() for effect in effects]
+    all_tables = [
         published_table(results.reached),
         effects_table(
             "selected", "The configuration that validation selected", results.selected, results.study, note=note
@@ -160,13 +160,14 @@ def tables(results: Results) -> list[Table]:
         calibration_table(results.selected),
         *(_part_table(part, results) for part in PARTS),
         dataclasses.replace(
-            effects_table("forms", "The best configuration of each objective", forms, results.study), detail=True
+            effects_table("configurations", "The best configuration of each objective", configurations, results.study),
+            detail=True,
         ),
         selection_table(results.selections),
         ranks_table(results.selections),
         missing_table(results),
     ]
-    return [table for table in made if table.rows]
+    return [table for table in all_tables if table.rows]
 
 
 def published_table(reached: Sequence[Reached]) -> Table:
@@ -206,10 +207,12 @@ def _part_table(part: Part, results: Results) -> Table:
 
 def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
-    named = {"Data": [study.data[effect.task.data].title for effect in effects]}
-    if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
-        named["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
-    varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
+    more_columns = {"Data": [study.data[effect.task.data].title for effect in effects]}
+    if any(
+        effect.arm.name not in CONFIGURATIONS for effect in effects
+    ):  # an objective is told by the branches themselves
+        more_columns["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
+    varied = {heading: words for heading, words in more_columns.items() if len(set(words)) > 1}
     columns = (
         Column("Model"),
         *map(Column, varied),
@@ -333,13 +336,13 @@ def selection_table(selections: Sequence[Selection]) -> Table:
     rows = []
     for selection in selections:
         plain = selection.first[0]
-        for form in FORMS:
-            trials = [trial for trial in selection.trials if trial.arm.name == form]
+        for name in CONFIGURATIONS:
+            trials = [trial for trial in selection.trials if trial.arm.name == name]
             cells = [Cell(100 * (trial.mean - plain.mean), trial.spec_ids) for trial in trials]
             cells += [Cell(missing=True)] * (len(ALPHAS) + len(VARIATIONS) - len(cells))
-            best = selection.best(form).arm.label if selection.complete else None
-            mark = "(goes first)" if selection.complete and form == selection.selected else ""
-            model = Cell(selection.task.title), Cell(plain.mean, plain.spec_ids), Cell(TITLES[form])
+            best = selection.best(name).arm.label if selection.complete else None
+            mark = "(goes first)" if selection.complete and name == selection.selected else ""
+            model = Cell(selection.task.title), Cell(plain.mean, plain.spec_ids), Cell(TITLES[name])
             rows.append((*model, *cells, Cell(best, mark=mark)))
     note = "Points of validation accuracy after the last epoch, mean over the seeds of the selection, less Plain's."
     return Table("selection", "Selection", columns, make_rows(rows), note, detail=True)
@@ -379,13 +382,13 @@ def missing_table(results: Results) -> Table:
 def figures(results: Results) -> list[Figure]:
     """The forest plot, the same for each objective, and one for each other part."""
     ordered = _by_gain(results)
-    titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
-    made = [
+    titled = {TITLES[name]: effects for name, effects in results.configurations.items() if effects}
+    all_figures = [
         forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
-        forest("forms", "Difference to Plain, with the best configuration of each objective", titled),
+        forest("configurations", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
-    return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+    return [figure for figure in all_figures if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
 
 def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> Figure:
@@ -393,16 +396,16 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> 
     from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
 
     written = dataclasses.replace(POINTS, unit=" points")
-    made = [
+    all_bars = [
         Bars(heading, _axis(effects), "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
         for heading, effects in panels.items()
     ]
-    lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
+    lefts, rights = zip(*map(ends_of, all_bars), strict=True) if all_bars else ((), ())
     return Figure(
         name,
         title,
         # On one scale, or what an arm gains could not be seen beside the others.
-        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
+        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in all_bars],
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: neither.",
     )

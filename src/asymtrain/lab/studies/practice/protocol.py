@@ -137,7 +137,7 @@ QUICK = Extent(
 )
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0)
-FORMS: Mapping[str, Candidate] = {
+CONFIGURATIONS: Mapping[str, Candidate] = {
     "sigmoid": Candidate(objective="sigmoid"),
     "prior": Candidate(objective="sigmoid", bias="prior"),
     "softmax": Candidate(objective="softmax"),
@@ -149,7 +149,7 @@ VARIATIONS: Mapping[str, Mapping[str, Any]] = {
     "middle layer": {"layers": "middle"},
     "falling": {"alpha_schedule": "cosine"},
 }
-"""What is changed, one at a time, of a form at its best alpha."""
+"""What is changed, one at a time, of a configuration at its best alpha."""
 PLAIN_TRIALS: Mapping[str, Mapping[str, Any]] = {
     "label smoothing 0.1": {"label_smoothing": 0.1},
     "learning rate x 0.3": {"learning_rate": 3e-4},
@@ -326,8 +326,8 @@ def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
 
 @lru_cache
 def first_wave() -> tuple[Arm, ...]:
-    """Plain, and every form at every alpha, at all layers and constant."""
-    return (NONE, *(arm_of(name, at_alpha(name, alpha)) for name in FORMS for alpha in ALPHAS))
+    """Plain, and every configuration at every alpha, at all layers and constant."""
+    return (NONE, *(arm_of(name, at_alpha(name, alpha)) for name in CONFIGURATIONS for alpha in ALPHAS))
 
 
 def recommended_arm(model: str) -> Arm:
@@ -336,12 +336,12 @@ def recommended_arm(model: str) -> Arm:
     return arm_of(RECOMMENDATION, RECOMMENDED_ON_CONVOLUTIONS if convolves else RECOMMENDED)
 
 
-def at_alpha(form: str, alpha: float) -> Candidate:
-    return dataclasses.replace(FORMS[form], alpha=alpha)
+def at_alpha(name: str, alpha: float) -> Candidate:
+    return dataclasses.replace(CONFIGURATIONS[name], alpha=alpha)
 
 
 def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
-    """Of each form, what may be better than its best alpha at all layers and constant."""
+    """Of each configuration, what may be better than its best alpha at all layers and constant."""
     return [
         arm_of(name, dataclasses.replace(candidate, **change))
         for name, candidate in best.items()

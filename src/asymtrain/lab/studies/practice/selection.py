@@ -1,6 +1,7 @@
 """Which candidates go on, and what a task needs next: from validation accuracies of stored runs alone."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import (
     AHEAD,
+    CONFIGURATIONS,
     CONTROLS,
     ELSEWHERE,
     FALLING,
-    FORMS,
     LASTING,
     MODELS,
     NONE,
@@ -27,7 +28,7 @@ from asymtrain.lab.studies.practice.protocol import (
 )
 from asymtrain.lab.studies.study import Needs
 
-Known = Mapping[str, Run]  # by spec id
+RunsById = Mapping[str, Run]  # by spec id
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,28 @@ class Selection:
     def trials(self) -> tuple[ArmTrial, ...]:
         return (*self.first, *self.second)
 
-    def best(self, form: str) -> ArmTrial:
-        """Of equal trials the first: the smaller alpha, and the simpler form."""
-        return max((trial for trial in self.trials if trial.arm.name == form), key=lambda trial: trial.mean)
+    def best(self, name: str) -> ArmTrial:
+        """Of equal trials the first: the smaller alpha, and the simpler configuration."""
+        return max((trial for trial in self.trials if trial.arm.name == name), key=lambda trial: trial.mean)
 
     @property
-    def forms(self) -> dict[str, Candidate]:
-        """The best candidate of each form."""
-        return {form: candidate for form in FORMS if (candidate := self.best(form).candidate) is not None}
+    def configurations(self) -> dict[str, Candidate]:
+        """The best candidate of each configuration."""
+        return {name: candidate for name in CONFIGURATIONS if (candidate := self.best(name).candidate) is not None}
 
     @property
     def selected(self) -> str:
-        """The form whose best trial is the best of all with branches."""
-        return max(FORMS, key=lambda form: self.best(form).mean)
+        """The configuration whose best trial is the best of all with branches."""
+        return max(CONFIGURATIONS, key=lambda name: self.best(name).mean)
 
 
-def select(study: Extent, task: Task, known: Known) -> Selection | None:
+def select(study: Extent, task: Task, runs: RunsById) -> Selection | None:
     """What the stored runs select for the model of a task; None before the first wave is finished."""
-    first = _trials(study, task, protocol.first_wave(), known)
+    first = _trials(study, task, protocol.first_wave(), runs)
     if first is None:
         return None
     half = Selection(task, first)
-    second = _trials(study, task, protocol.second_wave(half.forms), known)
+    second = _trials(study, task, protocol.second_wave(half.configurations), runs)
     return half if second is None else Selection(task, first, second, complete=True)
 
 
@@ -93,13 +94,13 @@ def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
     return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
 
 
-def _trials(study: Extent, task: Task, arms: Iterable[Arm], known: Known) -> tuple[ArmTrial, ...] | None:
+def _trials(study: Extent, task: Task, arms: Iterable[Arm], runs: RunsById) -> tuple[ArmTrial, ...] | None:
     trials = []
     for arm in arms:
         specs = protocol.selection_specs(study, task, [arm])
-        if not all(spec.id in known for spec in specs):
+        if not all(spec.id in runs for spec in specs):
             return None
-        trials.append(ArmTrial(arm, tuple(validated(known[s.id]) for s in specs), tuple(s.id for s in specs)))
+        trials.append(ArmTrial(arm, tuple(validated(runs[s.id]) for s in specs), tuple(s.id for s in specs)))
     return tuple(trials)
 
 
@@ -129,34 +130,34 @@ def fixed_setting(selections: Sequence[Selection]) -> Arm:
     return selections[0].first[ranks.index(min(ranks))].arm
 
 
-def needs(study: Extent, task: Task, known: Known) -> Needs:
+def needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     """What a task needs, as far as the stored runs tell."""
-    return (_study_needs if task.part == "study" else _other_needs)(study, task, known)
+    return (_study_needs if task.part == "study" else _other_needs)(study, task, runs)
 
 
-def _study_needs(study: Extent, task: Task, known: Known) -> Needs:
+def _study_needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     first = protocol.selection_specs(study, task, protocol.first_wave())
-    second_like = protocol.selection_specs(study, task, protocol.second_wave(FORMS))
-    final_like = protocol.final_specs(study, task, [NONE, *(arm_of(form, FORMS[form]) for form in FORMS)])
-    selection = select(study, task, known)
+    second_like = protocol.selection_specs(study, task, protocol.second_wave(CONFIGURATIONS))
+    final_like = protocol.final_specs(study, task, [NONE, *itertools.starmap(arm_of, CONFIGURATIONS.items())])
+    selection = select(study, task, runs)
     if selection is None:
         return Needs(tuple(first), stand_ins=(*second_like, *final_like))
     if not selection.complete:
-        half = protocol.second_wave(selection.forms)
+        half = protocol.second_wave(selection.configurations)
         return Needs((*first, *protocol.selection_specs(study, task, half)), stand_ins=tuple(final_like))
     second = protocol.selection_specs(study, task, [trial.arm for trial in selection.second])
-    return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, known) or ())))
+    return Needs((*first, *second, *protocol.final_specs(study, task, final_arms(study, task, runs) or ())))
 
 
-def _other_needs(study: Extent, task: Task, known: Known) -> Needs:
+def _other_needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     trials = protocol.selection_specs(study, task, protocol.plain_trials(task))
-    arms = final_arms(study, task, known)
+    arms = final_arms(study, task, runs)
     if arms is not None:
         return Needs((*trials, *protocol.final_specs(study, task, arms)))
     # Arms that no other task trains.
     new = {"transfer": 3, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4, "length": 3, "seeds": 2}
     alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new[task.part])]
-    waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
+    waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, runs))
     alike_specs = protocol.final_specs(study, task, alike)
     return Needs(tuple(trials), stand_ins=tuple(alike_specs), waits_for=waits)
 
@@ -166,23 +167,23 @@ def _origins(task: Task) -> list[Task]:
     return [Task(model) for model in MODELS] if task.part == "fixed" else [task.origin]
 
 
-def _is_selected(study: Extent, task: Task, known: Known) -> bool:
-    selection = select(study, task, known)
+def _is_selected(study: Extent, task: Task, runs: RunsById) -> bool:
+    selection = select(study, task, runs)
     return selection is not None and selection.complete
 
 
-def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
+def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
     """The arms of a task's final runs, Plain first; None while they are not selected."""
     if task.part == "published":
         return [NONE, arm_of(task.arm, AHEAD[task.arm])]
-    selection = select(study, task.origin, known)
+    selection = select(study, task.origin, runs)
     if selection is None or not selection.complete:
         return None
-    forms = selection.forms
-    selected = forms[selection.selected]
+    configurations = selection.configurations
+    selected = configurations[selection.selected]
     own = arm_of(SELECTED, selected)
     if task.part == "study":
-        return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
+        return [NONE, *itertools.starmap(arm_of, configurations.items())]
     if task.part == "transfer":
         return [NONE, own, protocol.recommended_arm(task.model)]
     if task.part in ("strong", "seeds"):
@@ -190,7 +191,7 @@ def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
     if task.part == "length":
         return [NONE, own, arm_of(FALLING, LASTING)]
     if task.part in ("controls", "tuned", "signal"):
-        trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], known)
+        trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], runs)
         if trials is None:
             return None
         best = max(trials, key=lambda trial: trial.mean).arm
@@ -199,9 +200,9 @@ def final_arms(study: Extent, task: Task, known: Known) -> list[Arm] | None:
             return [NONE, own, *changed, *(_on_top(arm, selected) for arm in changed)]
         names = ("random labels", "frozen branches") if task.part == "controls" else tuple(CONTROLS)
         return [NONE, own, *(arm_of(name, selected, **CONTROLS[name]) for name in names), *changed]
-    if not all(_is_selected(study, origin, known) for origin in _origins(task)):
+    if not all(_is_selected(study, origin, runs) for origin in _origins(task)):
         return None
-    every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
+    every = [other for origin in _origins(task) if (other := select(study, origin, runs)) is not None]
     family = MODELS[task.model].family
     others = [other for other in every if MODELS[other.task.model].family != family]
     settings = {"chosen by all models": fixed_setting(every), ELSEWHERE: fixed_setting(others)}

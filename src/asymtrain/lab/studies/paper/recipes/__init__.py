@@ -46,13 +46,13 @@ def aliases() -> dict[str, str]:
 
 def choose(names: Iterable[str]) -> tuple[Recipe, ...]:
     """Recipes by the paper's names (table 15, Table15, figure2), or `all`; an unknown one shows the list."""
-    known, chosen = aliases(), dict[str, Recipe]()
+    recipe_names, recipes = aliases(), dict[str, Recipe]()
     for name in names:
-        wanted = name.lower().replace(" ", "").replace("_", "").replace("-", "")
-        wanted = wanted.replace("table0", "table").replace("figure0", "figure")
-        if wanted == "all":
+        key = name.lower().replace(" ", "").replace("_", "").replace("-", "")
+        key = key.replace("table0", "table").replace("figure0", "figure")
+        if key == "all":
             return tuple(RECIPES.values())
-        if wanted not in known:
-            raise UsageError(f"the paper has no {name!r}: choose among all, {', '.join(known)}")
-        chosen[known[wanted]] = RECIPES[known[wanted]]
-    return tuple(chosen.values())
+        if key not in recipe_names:
+            raise UsageError(f"the paper has no {name!r}: choose among all, {', '.join(recipe_names)}")
+        recipes[recipe_names[key]] = RECIPES[recipe_names[key]]
+    return tuple(recipes.values())

@@ -47,23 +47,23 @@ def readings_of(study: Scope) -> list[Reading]:
     return readings_for(study, ATTENTION_REDUNDANCY, "training", "instruments")
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
-    wanted = {
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
+    measurements = {
         (attention.spec.id, attention.name): attention
         for reading in readings_of(study)
         for variant in VARIANTS
         for attention in attentions_wanted(study, reading, variant)
     }
-    return Needs(measurements=tuple(wanted.values()))
+    return Needs(measurements=tuple(measurements.values()))
 
 
 def values(
-    known: Snapshot, wanted: tuple[Measuring, ...], metric: str, epoch: int, scope: str = "mean"
+    snapshot: Snapshot, measurements: tuple[Measuring, ...], metric: str, epoch: int, scope: str = "mean"
 ) -> dict[int, tuple[float, str]]:
     """By seed the mean over images, of the mean over layers or of another scope, and the spec's id."""
     by_seed = {}
-    for attention in wanted:
-        measured = (known.values(attention.spec, attention.name) or {}).get(epoch)
+    for attention in measurements:
+        measured = (snapshot.values(attention.spec, attention.name) or {}).get(epoch)
         mean = measured["scopes"].get(scope, {}).get(metric, [None])[0] if measured else None
         if mean is not None:
             by_seed[attention.spec.seed] = (float(mean), attention.spec.id)
@@ -71,10 +71,10 @@ def values(
 
 
 def effect(
-    study: Scope, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
+    study: Scope, snapshot: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
 ) -> Effect | None:
     sides = (attentions_wanted(study, reading, variant) for variant in VARIANTS)
-    plain, other = (values(known, wanted, metric, epoch, scope) for wanted in sides)
+    plain, other = (values(snapshot, measurements, metric, epoch, scope) for measurements in sides)
     seeds = tuple(sorted(set(plain) & set(other)))
     if not seeds:
         return None
@@ -83,7 +83,7 @@ def effect(
     return Effect(label, before, after, epoch, ids, seeds, study.stand_in)
 
 
-def make_table14(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
@@ -91,7 +91,7 @@ def make_table14(study: Scope, known: Snapshot) -> RecipeOutput:
         for heading, metric, cell in (*metrics, *more):
             for epoch in ATTENTION_EPOCHS:
                 label = f"{cell}/{epoch}" if cell else ""
-                measured = effect(study, known, reading, metric, study.at(epoch), label)
+                measured = effect(study, snapshot, reading, metric, study.at(epoch), label)
                 if label and measured:
                     evidence.setdefault(reading.name, {})[label] = measured
                 if label or measured:  # CIFAR has no masks
@@ -107,16 +107,16 @@ def make_table14(study: Scope, known: Snapshot) -> RecipeOutput:
         difference=DIFFERENCE_NOTE,
     )
     table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
-    return RecipeOutput((table, _rollout_table(study, known)), evidence=evidence)
+    return RecipeOutput((table, _rollout_table(study, snapshot)), evidence=evidence)
 
 
-def _rollout_table(study: Scope, known: Snapshot) -> Table:
+def _rollout_table(study: Scope, snapshot: Snapshot) -> Table:
     """The same of the primary reading by attention rollout, and after the last epoch too."""
     rows = []
     epochs: dict[int, int | None] = {study.epochs: None} | {study.at(epoch): epoch for epoch in ATTENTION_EPOCHS}
     for name, (metric, *heading) in METRICS.items():
         for at, epoch in sorted(epochs.items()):
-            measured = effect(study, known, study.readings[0], metric, at, "", "rollout")
+            measured = effect(study, snapshot, study.readings[0], metric, at, "", "rollout")
             paper = printed(f"table14/{name}/{epoch}") if epoch else None
             rows.append((Cell("".join(heading)), Cell(str(at)), *difference_cells(measured, paper)))
     note = note_text("table14-rollout", stands=stands_note(study, ATTENTION_EPOCHS), difference=DIFFERENCE_NOTE)
@@ -124,15 +124,15 @@ def _rollout_table(study: Scope, known: Snapshot) -> Table:
     return Table("table14-rollout", "Table 14 by attention rollout", columns, tuple(rows), note)
 
 
-def make_figure9(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_figure9(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
     ticks = tuple(sorted({*map(study.at, ATTENTION_EPOCHS), study.epochs}))
     evidence: dict[str, dict[str, Evidence]] = {}
     for paper_name, (metric, words, unit, _) in METRICS.items():
-        lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
+        lines = [_line(study, snapshot, variant, metric, epochs) for variant in VARIANTS]
         panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks, written=VALUE))
         for reading in readings_of(study):
-            measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
+            measured = effect(study, snapshot, reading, metric, study.epochs, f"figure9/{paper_name}")
             if measured:
                 evidence.setdefault(reading.name, {})[measured.label] = measured
     if not all(has_points(panel.lines) for panel in panels):
@@ -143,38 +143,38 @@ def make_figure9(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=(Figure("figure9", title, panels, 2, caption),), evidence=evidence)
 
 
-def _line(study: Scope, known: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
-    wanted = attentions_wanted(study, study.readings[0], variant)
-    by_epoch = [values(known, wanted, metric, epoch) for epoch in epochs]
+def _line(study: Scope, snapshot: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
+    measurements = attentions_wanted(study, study.readings[0], variant)
+    by_epoch = [values(snapshot, measurements, metric, epoch) for epoch in epochs]
     seeds = tuple(tuple(at[seed][0] if seed in at else None for at in by_epoch) for seed in study.seeds)
     points = tuple(estimate(column) for column in zip(*seeds, strict=True))
     return curve_line(variant.capitalize(), variant, Curve(epochs, points, seeds))
 
 
-def make_maps(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_maps(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     """The last layer of several images (Figure 4), and the first, third and last layer of one (Figure 7), by epoch."""
     first = {variant: attentions_wanted(study, study.readings[0], variant)[0] for variant in VARIANTS}
-    kept = {variant: known.values(wanted.spec, wanted.name) or {} for variant, wanted in first.items()}
+    maps_of = {variant: snapshot.values(measuring.spec, measuring.name) or {} for variant, measuring in first.items()}
     epochs = sorted({study.at(epoch) for epoch in ATTENTION_EPOCHS})
     titles = {"figure4": "Figure 4: attention through training", "figure7": "Figure 7: attention by layer"}
-    if any(epoch not in values for epoch in epochs for values in kept.values()):
+    if any(epoch not in values for epoch in epochs for values in maps_of.values()):
         waiting = (Figure(name, title, (), caption=WAITS) for name, title in titles.items())
         return RecipeOutput(figures=tuple(waiting))
-    shown = kept["plain"][epochs[0]]
-    layers, last = shown["layers"], shown["layers"][-1]
+    example = maps_of["plain"][epochs[0]]
+    layers, last = example["layers"], example["layers"][-1]
     chosen = list(dict.fromkeys([layers[0], layers[min(2, len(layers) - 1)], last]))
     rows = {
-        "figure4": [(shown["labels"][image], image, last) for image in range(len(shown["pixels"]))],
+        "figure4": [(example["labels"][image], image, last) for image in range(len(example["pixels"]))],
         "figure7": [(f"layer {layers.index(layer) + 1}", 0, layer) for layer in chosen],
     }
 
     def images(label: str, image: int, layer: str, *, titled: bool) -> Iterator[Image]:
         """A row of the figure: the image, then its maps of both variants by epoch."""
-        pixels = pixels_of(shown["pixels"][image])
+        pixels = pixels_of(example["pixels"][image])
         yield map_image(pixels, label=label)
         for epoch in epochs:
             for variant in VARIANTS:
-                weights = np.array(kept[variant][epoch]["maps"][layer][image], float)
+                weights = np.array(maps_of[variant][epoch]["maps"][layer][image], float)
                 title = f"{variant.capitalize()}\nepoch {epoch}" if titled else ""
                 look = {"colour": variant, "apart": variant == VARIANTS[0], "frame": f"epoch {epoch}"}
                 yield map_image(pixels, weights, title, is_map=True, **look)

@@ -29,11 +29,11 @@ ARCH = "mlp"
 TABLES = [table for table, sweep in swept.SWEEPS.items() if sweep.arch == ARCH]
 
 
-def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
+def comparisons(study: Scope, snapshot: Snapshot, table: str) -> list[PairedCell]:
     """Every cell of the table with every alpha, tested at every epoch."""
     primary = dataclasses.replace(study, readings=(PRIMARY,))
     rows = []
-    for cell in swept.comparisons(primary, known, table):
+    for cell in swept.comparisons(primary, snapshot, table):
         for alpha in (*ALPHAS, None):
             own = cell.asymmetric[0].alpha if cell.asymmetric else OWN
             rows.append(
@@ -80,41 +80,42 @@ LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
 Seen = Mapping[str, Mapping[str, Effect | None]]  # by the label of the cell, then by look
 
 
-def effect(known: Snapshot, comparison: PairedCell, look: str) -> Effect | None:
+def effect(snapshot: Snapshot, comparison: PairedCell, look: str) -> Effect | None:
     """The effect by one of `LOOKS`; in a pair with a diverged run, that run counts at chance accuracy."""
 
-    def looked(*pair: Run) -> Sequence[float]:
+    def values(*pair: Run) -> Sequence[float]:
         if all(run.outcome == "finished" for run in pair):
             return LOOKS[look](*pair)
         chance = 1 / class_count(pair[0].spec)
         return [chance if run.outcome == "diverged" else tested(run)[-1] for run in pair]
 
-    return effect_of(known, comparison, looked)
+    return effect_of(snapshot, comparison, values)
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
     """A run of each cell, alpha and seed, and one Plain for all alphas."""
-    rows = [row for table in TABLES for row in comparisons(study, known, table)]
-    return needs_of(study, rows, waiting(study, known, ARCH, "cifar10"))
+    rows = [row for table in TABLES for row in comparisons(study, snapshot, table)]
+    return needs_of(study, rows, waiting(study, snapshot, ARCH, "cifar10"))
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     """A table for each of the paper's, and a sentence for each."""
-    rows = {table: comparisons(study, known, table) for table in TABLES}
+    rows = {table: comparisons(study, snapshot, table) for table in TABLES}
     cells = chain.from_iterable(rows.values())
-    seen = {cell.label: {look: effect(known, cell, look) for look in LOOKS} for cell in cells}
-    notes = [_sentence(seen, *item) for item in rows.items()]
+    effects = {cell.label: {look: effect(snapshot, cell, look) for look in LOOKS} for cell in cells}
+    notes = [_sentence(effects, *item) for item in rows.items()]
     return RecipeOutput(
-        tuple(_table(study, known, seen, *item) for item in rows.items()), notes=tuple(note for note in notes if note)
+        tuple(_table(study, snapshot, effects, *item) for item in rows.items()),
+        notes=tuple(note for note in notes if note),
     )
 
 
-def _table(study: Scope, known: Snapshot, seen: Seen, table: str, rows: Sequence[PairedCell]) -> Table:
+def _table(study: Scope, snapshot: Snapshot, effects_by_label: Seen, table: str, rows: Sequence[PairedCell]) -> Table:
     looks = [column for look in LOOKS for column in (percent(look), percent(f"Interval, {look.lower()}"))]
     columns = (*sides(), *looks, number("Best: Plain", 0), number("Best: Asymmetric", 0), N)
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        effects = [*seen[row.label].values()]
+        effects = [*effects_by_label[row.label].values()]
         last = effects[0]
         if last is None:
             return missing_cells(len(columns))
@@ -123,7 +124,7 @@ def _table(study: Scope, known: Snapshot, seen: Seen, table: str, rows: Sequence
         for one in effects:
             assert one is not None, "one look has pairs, so all have"
             values += [Cell(improvement(one), ids), Cell(ends_of(interval(one, family)), ids)]
-        for side in zip(*pairs_of(known, row), strict=True):
+        for side in zip(*pairs_of(snapshot, row), strict=True):
             epochs = [int(np.argmax(accuracies)) + 1 for run in side if (accuracies := tested(run))]
             values.append(Cell(mean_of(epochs) if epochs else None, tuple(run.spec.id for run in side)))
         return [*values, Cell(len(last.seeds), ids)]
@@ -134,11 +135,11 @@ def _table(study: Scope, known: Snapshot, seen: Seen, table: str, rows: Sequence
     return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
 
 
-def _sentence(seen: Seen, table: str, rows: Sequence[PairedCell]) -> str:
+def _sentence(effects_by_label: Seen, table: str, rows: Sequence[PairedCell]) -> str:
     """Of how many cells the interval excludes 0, by each look; nothing without intervals."""
     parts, count = [], 0
     for look in LOOKS:
-        effects = [one for row in rows if (one := seen[row.label][look])]
+        effects = [one for row in rows if (one := effects_by_label[row.label][look])]
         intervals = [ends for one in effects if (ends := interval(one, len(rows))) is not None]
         above, below, count = sum(e.low > 0 for e in intervals), sum(e.high < 0 for e in intervals), len(intervals)
         parts.append(f"{look.lower()} {above} above and {below} below 0")

@@ -11,15 +11,15 @@ from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(measurements=tuple(identity_wanted(study, arch) for arch in ARCHS))
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, Evidence]()
     for arch in ARCHS:
         identity = identity_wanted(study, arch)
-        measured = (known.values(identity.spec, identity.name) or {}).get(1)
+        measured = (snapshot.values(identity.spec, identity.name) or {}).get(1)
         if measured is None:
             rows.append((arch_cell(arch), *missing_cells(3)))
             continue

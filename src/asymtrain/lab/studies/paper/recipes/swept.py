@@ -41,9 +41,9 @@ SWEEPS = {
 }
 
 
-def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
+def comparisons(study: Scope, snapshot: Snapshot, table: str) -> list[PairedCell]:
     sweep = SWEEPS[table]
-    values = values_for(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
+    values = values_for(study, snapshot, sweep.arch, sweep.dataset, sweep.redundancy)
     rows = []
     for reading in readings_for(study, sweep.redundancy, "training"):  # without a validation split: no best epoch
         for label in labels(table):
@@ -52,9 +52,9 @@ def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
                 heading: str | float = float(level)
                 fields["label_noise"] = heading
             else:
-                taken = few_shot_size(study, sweep.dataset, int(level))
-                own = "" if taken in (int(level), None) else f" ({taken} here)"
-                heading, fields["per_class"] = f"{int(level):,}{own}", taken
+                images = few_shot_size(study, sweep.dataset, int(level))
+                own = "" if images in (int(level), None) else f" ({images} here)"
+                heading, fields["per_class"] = f"{int(level):,}{own}", images
             rows.append(
                 compare(
                     study, reading, label, (heading,), sweep.arch, sweep.dataset, values, sweep.redundancy,
@@ -65,21 +65,21 @@ def comparisons(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
 
 
 def _recipe(sweep: Sweep) -> Recipe:
-    def needs(study: Scope, known: Snapshot) -> Needs:
-        rows = comparisons(study, known, sweep.table)
-        return needs_of(study, rows, waiting(study, known, sweep.arch, sweep.dataset))
+    def needs(study: Scope, snapshot: Snapshot) -> Needs:
+        rows = comparisons(study, snapshot, sweep.table)
+        return needs_of(study, rows, waiting(study, snapshot, sweep.arch, sweep.dataset))
 
-    def make(study: Scope, known: Snapshot) -> RecipeOutput:
-        rows, headings = comparisons(study, known, sweep.table), (HEADINGS[sweep.swept],)
-        settings = settled(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
+    def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+        rows, headings = comparisons(study, snapshot, sweep.table), (HEADINGS[sweep.swept],)
+        settings = settled(study, snapshot, sweep.arch, sweep.dataset, sweep.redundancy)
         note = f"Trained on {shown_dataset(study, sweep.dataset)}. {settings}"
         title = recipe_words(sweep.table)["title"]
         fit_title = f"{title.partition(':')[0]}: training accuracy at the end"
         tables = (
-            effect_table(known, rows, sweep.table, title, headings, note),
-            fit_table(known, rows, f"{sweep.table}-fit", fit_title, headings),
+            effect_table(snapshot, rows, sweep.table, title, headings, note),
+            fit_table(snapshot, rows, f"{sweep.table}-fit", fit_title, headings),
         )
-        return RecipeOutput(tables, evidence=evidence_of(known, rows))
+        return RecipeOutput(tables, evidence=evidence_of(snapshot, rows))
 
     return recipe(sweep.table, needs, make)
 

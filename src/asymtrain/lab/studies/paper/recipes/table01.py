@@ -46,34 +46,34 @@ def doses(study: Scope) -> list[PairedCell]:
     ]  # fmt: skip
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(specs_of([*comparisons(study), *doses(study)]))
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
-        effect_table(known, main, "table1", "Table 1: accuracy against redundancy", headings,
+        effect_table(snapshot, main, "table1", "Table 1: accuracy against redundancy", headings,
                      "Each row has Table 13's weight decay and alpha, so N is not all that differs. "
                      f"{OVER_IMAGES_NOTE}",
                      over_images=True),
-        effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
+        effect_table(snapshot, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
                      note_text("table1-equal", dose=DOSE)),
-        sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
-        cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
+        sizes_table(snapshot, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
+        cosine_table(snapshot, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
                      study.window),
     )  # fmt: skip
     # The labels of the two families differ, so one list serves both.
-    return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
+    return RecipeOutput(tables, (_figure(study, snapshot, main),), evidence_of(snapshot, [*main, *dose]))
 
 
-def _figure(study: Scope, known: Snapshot, main: list[PairedCell]) -> Figure:
+def _figure(study: Scope, snapshot: Snapshot, main: list[PairedCell]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:
         rows = [row for row in main if row.reading == study.readings[0] and row.arch == arch]
-        effects = [effect_of(known, row) for row in rows]
+        effects = [effect_of(snapshot, row) for row in rows]
         changes = [None if effect is None else improvement(effect) for effect in effects]
         intervals = [None if effect is None else interval(effect) for effect in effects]
         x = tuple(float(level) for level in LEVELS)

@@ -63,28 +63,30 @@ VIEWS = {
 Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
-    wanted = [landscapes_wanted(study, known, *case, loss) for case in CASES for loss in LOSSES]
-    return Needs(measurements=tuple(chain.from_iterable(wanted)))
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
+    measurements = [landscapes_wanted(study, snapshot, *case, loss) for case in CASES for loss in LOSSES]
+    return Needs(measurements=tuple(chain.from_iterable(measurements)))
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     evidence: dict[str, dict[str, Evidence]] = {}
     for arch, dataset in CASES:
-        of_losses = [landscapes_wanted(study, known, arch, dataset, loss) for loss in LOSSES]
-        wanted = of_losses[0]
+        of_losses = [landscapes_wanted(study, snapshot, arch, dataset, loss) for loss in LOSSES]
+        measurements = of_losses[0]
         for view in VIEWS:
-            rows, total = (_rows(known, of_loss, view) for of_loss in of_losses)
-            tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
-            beside[TABLES[arch]] += [_beside(wanted, arch, level, view, rows, total) for level in LANDSCAPE_LEVELS]
+            rows, total = (_rows(snapshot, of_loss, view) for of_loss in of_losses)
+            tables[TABLES[arch]] += [_row(measurements, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
+            beside[TABLES[arch]] += [
+                _beside(measurements, arch, level, view, rows, total) for level in LANDSCAPE_LEVELS
+            ]
             for reading in study.readings:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
-                    effects = _effects(study, wanted, arch, rows, same=not reading.unit_norm)
+                    effects = _effects(study, measurements, arch, rows, same=not reading.unit_norm)
                     evidence.setdefault(reading.name, {}).update(effects)
-    settings = landscapes_wanted(study, known, *CASES[0])[0].settings
+    settings = landscapes_wanted(study, snapshot, *CASES[0])[0].settings
     note = note_text(
         "table5",
         grid=settings.grid,
@@ -92,22 +94,24 @@ def make(study: Scope, known: Snapshot) -> RecipeOutput:
         draws=counted(settings.draws, "draw"),
         plain=_paper_deviations(),
     )
-    made = []
+    all_tables = []
     for name, title, where, more in (
         ("table5", "Table 5: initial loss landscape, MLP", "CIFAR-10", ""),
-        ("table6", "Table 6: initial loss landscape, CNN and ViT", "CIFAR-100", _precisions(study, known)),
+        ("table6", "Table 6: initial loss landscape, CNN and ViT", "CIFAR-100", _precisions(study, snapshot)),
     ):
-        made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
-        made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE))
-    return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
+        all_tables.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
+        all_tables.append(
+            Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE)
+        )
+    return RecipeOutput(tuple(all_tables), (_figure(study, snapshot),), evidence)
 
 
-def _precisions(study: Scope, known: Snapshot) -> str:
+def _precisions(study: Scope, snapshot: Snapshot) -> str:
     """Which of the CNN's networks are in which precision, where not all are in float32; a sentence for the note."""
     if not study.sizes.landscape_of:
         return ""
-    wanted = landscapes_wanted(study, known, "cnn", "cifar100")
-    stored = [one.settings.precision for one in wanted if known.values(one.spec, one.name) is not None]
+    measurements = landscapes_wanted(study, snapshot, "cnn", "cifar100")
+    stored = [one.settings.precision for one in measurements if snapshot.values(one.spec, one.name) is not None]
     return (
         " Surfaces are in float32, except those of the CNN: in TF32, by differences from the center, unless they were "
         f"measured before 2026-11-18. Of its networks here, float32: {stored.count('fp32')}, TF32: "
@@ -120,10 +124,10 @@ def _paper_deviations() -> str:
     return ", ".join(f"{plain} ({display_name(arch)})" for arch, plain in plains.items())
 
 
-def _rows(known: Snapshot, wanted: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:
+def _rows(snapshot: Snapshot, measurements: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:
     rows: Rows = {}
-    for landscape in wanted:
-        values = known.values(landscape.spec, landscape.name)
+    for landscape in measurements:
+        values = snapshot.values(landscape.spec, landscape.name)
         for row in values[0]["rows"] if values else []:
             if (row["directions"], row["scaling"]) == view and row["std"] is not None:
                 rows.setdefault(row["redundancy"], {}).setdefault(row["seed"], []).append(row)
@@ -162,17 +166,19 @@ def _flatness(rows: Rows, level: int) -> float:
     return math.fsum(row["plane_r2"] or 0.0 for row in draws) / len(draws)
 
 
-def _ids(wanted: tuple[Measuring, ...], rows: Rows, level: int) -> tuple[str, ...]:
-    return tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in rows[level])
+def _ids(measurements: tuple[Measuring, ...], rows: Rows, level: int) -> tuple[str, ...]:
+    return tuple(landscape.spec.id for landscape in measurements if landscape.spec.seed in rows[level])
 
 
-def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows) -> tuple[Cell, ...]:
+def _row(
+    measurements: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows
+) -> tuple[Cell, ...]:
     label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
     paper = printed(label).improvement if level else None
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
     if level not in rows:
         return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
-    ids, moved = _ids(wanted, rows, level), _change(rows, level, "std")
+    ids, moved = _ids(measurements, rows, level), _change(rows, level, "std")
     values = (
         next(iter(rows[level].values()))[0]["parameters"],
         _mean(rows, level, "std"),
@@ -191,7 +197,7 @@ def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, 
 
 
 def _beside(
-    wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], main: Rows, total: Rows
+    measurements: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], main: Rows, total: Rows
 ) -> tuple[Cell, ...]:
     """Both losses of the networks that have both."""
     main, total = _common(main, total), _common(total, main)
@@ -205,7 +211,7 @@ def _beside(
         _flatness(total, level),
         len(total[level]),
     )
-    return (*head, *(Cell(value, _ids(wanted, total, level)) for value in values))
+    return (*head, *(Cell(value, _ids(measurements, total, level)) for value in values))
 
 
 def _common(rows: Rows, others: Rows) -> Rows:
@@ -226,7 +232,9 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
     return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
-def _effects(study: Scope, wanted: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool) -> dict[str, Effect]:
+def _effects(
+    study: Scope, measurements: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool
+) -> dict[str, Effect]:
     """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
     effects = {}
     for level in LANDSCAPE_LEVELS[1:]:
@@ -234,17 +242,17 @@ def _effects(study: Scope, wanted: tuple[Measuring, ...], arch: str, rows: Rows,
             plain, here = _means(rows, 0, name), _means(rows, level, name)
             seeds = tuple(sorted(set(plain) & set(here)))
             label = f"{TABLES[arch]}/{arch}/{level}/{paper_name}"
-            ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
+            ids = tuple(landscape.spec.id for landscape in measurements if landscape.spec.seed in seeds)
             sides = tuple(plain[seed] for seed in seeds), tuple(here[seed] for seed in seeds)
             if seeds:
                 effects[label] = Effect(label, *sides, 0, ids, seeds, study.stand_in, same and sides[0] == sides[1])
     return effects
 
 
-def _figure(study: Scope, known: Snapshot) -> Figure:
+def _figure(study: Scope, snapshot: Snapshot) -> Figure:
     title = "Figure 6: loss surface of the MLP before training"
-    first = landscapes_wanted(study, known, *CASES[0])[0]
-    values = known.values(first.spec, first.name)
+    first = landscapes_wanted(study, snapshot, *CASES[0])[0]
+    values = snapshot.values(first.spec, first.name)
     if values is None:
         return Figure("figure6", title, (), caption="Waits for the measurement of Table 5.")
     surfaces = {(surface["scaling"], surface["redundancy"]): surface["losses"] for surface in values[0]["surfaces"]}

@@ -12,29 +12,29 @@ from asymtrain.models import display_name
 DATASET = "cifar10"
 
 
-def comparisons(study: Scope, known: Snapshot) -> list[PairedCell]:
+def comparisons(study: Scope, snapshot: Snapshot) -> list[PairedCell]:
     """One for each backbone."""
     return [
         compare(
             study, reading, f"table10/{arch}", (display_name(arch),), arch, DATASET,
-            values_for(study, known, arch, DATASET, 1), 1,
+            values_for(study, snapshot, arch, DATASET, 1), 1,
         )
         for reading in readings_for(study, 1, "training", "accuracy")
         for arch in ARCHS
     ]  # fmt: skip
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
-    trials = [waiting(study, known, arch, DATASET) for arch in ARCHS]
-    return needs_of(study, comparisons(study, known), *trials)
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
+    trials = [waiting(study, snapshot, arch, DATASET) for arch in ARCHS]
+    return needs_of(study, comparisons(study, snapshot), *trials)
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
-    rows = comparisons(study, known)
-    settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+    rows = comparisons(study, snapshot)
+    settings = " ".join(f"{display_name(arch)}: {settled(study, snapshot, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Trained on {shown_dataset(study, DATASET)}. {settings}"
-    table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    return RecipeOutput((table,), evidence=evidence_of(known, rows))
+    table = effect_table(snapshot, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
+    return RecipeOutput((table,), evidence=evidence_of(snapshot, rows))
 
 
 RECIPES = (recipe("table10", needs, make),)

@@ -19,12 +19,12 @@ def searches(study: Scope) -> dict[tuple[str, str], Search]:
     return {(dataset, arch): gold_search(study, arch, dataset) for dataset in DATASETS for arch in ARCHS}
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
-    return needs_of(study, [], *(trials(search, known) for search in searches(study).values()))
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
+    return needs_of(study, [], *(trials(search, snapshot) for search in searches(study).values()))
 
 
-def make(study: Scope, known: Snapshot) -> RecipeOutput:
-    states = {key: state_of(search, known) for key, search in searches(study).items()}
+def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+    states = {key: state_of(search, snapshot) for key, search in searches(study).items()}
     chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
     edges = sum(name in stage.edges for stage, name in chosen)
     notes = (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()

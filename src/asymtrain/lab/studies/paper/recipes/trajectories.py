@@ -39,17 +39,17 @@ def comparisons(study: Scope, *more: Part) -> list[PairedCell]:
     ]
 
 
-def needs(study: Scope, known: Snapshot) -> Needs:
+def needs(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study)))
 
 
-def needs_of_table3(study: Scope, known: Snapshot) -> Needs:
+def needs_of_table3(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study, "recipe")))
 
 
 def effect(
     study: Scope,
-    known: Snapshot,
+    snapshot: Snapshot,
     comparison: PairedCell,
     label: str,
     epochs: int,
@@ -59,7 +59,7 @@ def effect(
 ) -> Effect | None:
     """A value of each run's first 100 epochs (or `window`), paired by seed; pairs without it are left out."""
     before, after, seeds, ids = list[float](), list[float](), list[int](), list[str]()
-    for pair in pairs_of(known, comparison):
+    for pair in pairs_of(snapshot, comparison):
         plain, asymmetric = (value(first_epochs(run, window or study.window)) for run in pair)
         if plain is not None and asymmetric is not None:
             before.append(plain)
@@ -95,7 +95,7 @@ Rows = tuple[tuple[Cell, ...], ...]
 
 def _rows(
     study: Scope,
-    known: Snapshot,
+    snapshot: Snapshot,
     evidence: dict[str, dict[str, Evidence]],
     table: str,
     readouts: Sequence[Readout],
@@ -114,7 +114,7 @@ def _rows(
             label = f"{whole}/{comparison.arch}" if whole else printed_label
             # Where the learning rate falls until the end, the first epochs are no shorter run.
             window = study.epochs if whole or comparison.reading.changes == "recipe" else None
-            measured = effect(study, known, comparison, label, window or epoch, value, window=window)
+            measured = effect(study, snapshot, comparison, label, window or epoch, value, window=window)
             if measured is not None:
                 evidence.setdefault(comparison.reading.name, {})[label] = measured
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
@@ -122,32 +122,32 @@ def _rows(
     return tuple(cells)
 
 
-def make_table3(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_table3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     evidence, first = dict[str, dict[str, Evidence]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
     # Of one run the epoch is a whole number, and the paper prints one.
     epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
     converged: list[Readout] = [("convergence", study.window, convergence)]
-    rows = _rows(study, known, evidence, "table3", converged, "recipe")
-    ends = _rows(study, known, evidence, "table3", [("final", study.window, final)], "recipe")
+    rows = _rows(study, snapshot, evidence, "table3", converged, "recipe")
+    ends = _rows(study, snapshot, evidence, "table3", [("final", study.window, final)], "recipe")
     accuracies = (Column("Backbone"), READING, *difference_columns(4))
     tables = [
         Table("table3-convergence", first, epochs, rows, note),
         Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
     ]
     if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
-        rows = _rows(study, known, evidence, "table3", converged, "recipe", whole="convergence")
+        rows = _rows(study, snapshot, evidence, "table3", converged, "recipe", whole="convergence")
         note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
         title = f"{first} over all {study.epochs} epochs"
         tables.append(Table("table3-convergence-whole", title, epochs, rows, note))
     return RecipeOutput(tuple(tables), evidence=evidence)
 
 
-def make_table4(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_table4(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     evidence: dict[str, dict[str, Evidence]] = {}
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
-    rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
+    rows = _rows(study, snapshot, evidence, "table4", gaps, epochs=True)
     note = note_text("table4", stands=stands_note(study, GAP_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
     return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
@@ -161,12 +161,12 @@ def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suff
     return [line for line in lines if has_points([line])]
 
 
-def _trained(study: Scope, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
+def _trained(study: Scope, snapshot: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
     """By backbone both sides of those that have them, and a word on those that are still to come."""
     trained, absent = dict[str, dict[str, list[Run]]](), []
     for row in comparisons(study)[: len(ARCHS)]:  # of the primary reading
         sides = {
-            name: [first_epochs(run, study.window) for run in known.of(specs) if run.outcome == "finished"]
+            name: [first_epochs(run, study.window) for run in snapshot.of(specs) if run.outcome == "finished"]
             for name, specs in (("plain", row.plain), ("asymmetric", row.asymmetric))
         }
         if all(sides.values()):
@@ -180,9 +180,9 @@ def _waits(name: str, title: str) -> RecipeOutput:
     return RecipeOutput(figures=(Figure(name, title, (), caption=f"Waits for the runs of Table 1 at N = {DOSE}."),))
 
 
-def make_figure3(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_figure3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     title, panels, words = "Figure 3: learning trajectories", list[Lines](), []
-    trained, to_come = _trained(study, known)
+    trained, to_come = _trained(study, snapshot)
     if not trained:
         return _waits("figure3", title)
     for arch, sides in trained.items():
@@ -200,9 +200,9 @@ def make_figure3(study: Scope, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(figures=(Figure("figure3", title, panels, 3, caption),))
 
 
-def make_figure8(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_figure8(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     title, top, bottom = "Figure 8: loss components and gradient norms", list[Lines](), list[Lines]()
-    trained, to_come = _trained(study, known)
+    trained, to_come = _trained(study, snapshot)
     if not trained:
         return _waits("figure8", title)
     norms_of_plain = False

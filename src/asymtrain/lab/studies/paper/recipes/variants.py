@@ -82,7 +82,7 @@ def against_first(comparisons: Sequence[PairedCell]) -> list[PairedCell]:
 
 def variants_output(
     study: Scope,
-    known: Snapshot,
+    snapshot: Snapshot,
     comparisons: Sequence[PairedCell],
     name: str,
     title: str,
@@ -93,22 +93,22 @@ def variants_output(
     figure_title: str = "",
 ) -> RecipeOutput:
     """A table of effects, a figure of those of the primary reading, and a sentence for each backbone."""
-    shown = [row for row in comparisons if row.reading == PRIMARY]
-    table = _table(known, comparisons, name, title, sides, note)
-    figure = _figure(known, shown, f"figure-{name}", figure_title or title, partner)
-    return RecipeOutput((table,), (figure,), notes=tuple(_sentences(study, known, shown, partner)))
+    primary = [row for row in comparisons if row.reading == PRIMARY]
+    table = _table(snapshot, comparisons, name, title, sides, note)
+    figure = _figure(snapshot, primary, f"figure-{name}", figure_title or title, partner)
+    return RecipeOutput((table,), (figure,), notes=tuple(_sentences(study, snapshot, primary, partner)))
 
 
 def _table(
-    known: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, sides: tuple[str, str], note: str
+    snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, sides: tuple[str, str], note: str
 ) -> Table:
     """Effects with intervals over seeds (Bonferroni over the cells of one reading) and the mean cosine."""
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
-        effect, ours = effect_of(known, row), tables.effect_cells(known, row, family)
+        effect, ours = effect_of(snapshot, row), tables.effect_cells(snapshot, row, family)
         if effect is not None and effect.plain == effect.asymmetric:
             ours[2] = Cell(0.0, effect.spec_ids, words=EXACT)
-        runs = [run for _, run in pairs_of(known, row)]
+        runs = [run for _, run in pairs_of(snapshot, row)]
         cosines = [run.mean_cosine for run in runs if run.mean_cosine is not None]
         cosine = float(np.mean(cosines)) if cosines else "undefined"
         return [*ours, Cell(cosine, tuple(run.spec.id for run in runs)) if runs else Cell(missing=True)]
@@ -120,12 +120,12 @@ def _table(
     return tables.comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}")
 
 
-def _figure(known: Snapshot, shown: Sequence[PairedCell], name: str, title: str, partner: str) -> Figure:
+def _figure(snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, partner: str) -> Figure:
     label = f"effect against {partner} (%)"
     panels = [
         Bars(display_name(arch), label, arch, bars, written=PERCENT)
         for arch in ARCHS
-        for bars in [tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch)]
+        for bars in [tuple(_bar(snapshot, row, len(comparisons)) for row in comparisons if row.arch == arch)]
     ]
     if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
         return Figure(name, title, (), caption="Waits for its runs.")
@@ -133,8 +133,8 @@ def _figure(known: Snapshot, shown: Sequence[PairedCell], name: str, title: str,
     return Figure(name, title, panels, len(panels), caption)
 
 
-def _bar(known: Snapshot, comparison: PairedCell, family: int) -> Bar:
-    effect, words = effect_of(known, comparison), str(comparison.heading[1])
+def _bar(snapshot: Snapshot, comparison: PairedCell, family: int) -> Bar:
+    effect, words = effect_of(snapshot, comparison), str(comparison.heading[1])
     if effect is None:
         return Bar(words, None, None, None)
     over_seeds = interval(effect, family)
@@ -142,14 +142,14 @@ def _bar(known: Snapshot, comparison: PairedCell, family: int) -> Bar:
     return Bar(words, improvement(effect), low, high, tuple(effect.changes.values()))
 
 
-def _sentences(study: Scope, known: Snapshot, shown: Sequence[PairedCell], partner: str) -> Iterator[str]:
+def _sentences(study: Scope, snapshot: Snapshot, comparisons: Sequence[PairedCell], partner: str) -> Iterator[str]:
     """For each backbone that has rows, of which variants the interval excludes 0."""
     for arch in ARCHS:
-        rows = ((str(row.heading[1]), effect_of(known, row)) for row in shown if row.arch == arch)
+        rows = ((str(row.heading[1]), effect_of(snapshot, row)) for row in comparisons if row.arch == arch)
         effects = {words: effect for words, effect in rows if effect is not None}
         if effects:
             size = _study_size(study, min(len(effect.seeds) for effect in effects.values()))
-            yield f"{display_name(arch)} against {partner} ({size}): {_by_interval(effects, len(shown))}."
+            yield f"{display_name(arch)} against {partner} ({size}): {_by_interval(effects, len(comparisons))}."
 
 
 def _study_size(study: Scope, seeds: int) -> str:
@@ -189,18 +189,20 @@ PAIRS = tuple((second, first) for first, second in combinations(("cnn", "mlp", "
 BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=True), P, N)
 
 
-def make_alphas(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
+def make_alphas(study: Scope, snapshot: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
     note = note_text("alphas", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "The backbones at equal alpha"
-    output = variants_output(study, known, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain")
-    return dataclasses.replace(output, tables=(*output.tables, between_table(known, rows)))
+    output = variants_output(
+        study, snapshot, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain"
+    )
+    return dataclasses.replace(output, tables=(*output.tables, between_table(snapshot, rows)))
 
 
-def between_table(known: Snapshot, comparisons: Sequence[PairedCell]) -> Table:
+def between_table(snapshot: Snapshot, comparisons: Sequence[PairedCell]) -> Table:
     """The effect of one backbone less that of another, seed by seed, at one alpha."""
     readings = {row.reading.name: row.reading.title for row in comparisons}
     several = set(readings) != {PRIMARY.name}
-    effects = {(row.reading.name, row.label): effect_of(known, row) for row in comparisons}
+    effects = {(row.reading.name, row.label): effect_of(snapshot, row) for row in comparisons}
     family = len(ALPHAS) * len(PAIRS)
     rows = []
     for reading, words in readings.items():
@@ -239,10 +241,12 @@ SCHEDULES = (
 )
 
 
-def make_schedules(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
+def make_schedules(study: Scope, snapshot: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
     note = note_text("schedules", data=shown_dataset(study, "cifar100"), dose=DOSE)
     title = "Schedules of alpha"
-    return variants_output(study, known, rows, "schedules", title, note, figure_title=f"{title}: effect against Plain")
+    return variants_output(
+        study, snapshot, rows, "schedules", title, note, figure_title=f"{title}: effect against Plain"
+    )
 
 
 # Controls
@@ -259,7 +263,7 @@ CONTROLS = (
 )
 
 
-def make_controls(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
+def make_controls(study: Scope, snapshot: Snapshot, rows: Sequence[PairedCell]) -> RecipeOutput:
     """Each control against Plain, and against the paper's Asymmetric."""
     note = note_text("controls", data=shown_dataset(study, "cifar100"), dose=DOSE)
     against = {
@@ -267,17 +271,19 @@ def make_controls(study: Scope, known: Snapshot, rows: Sequence[PairedCell]) -> 
         "Asymmetric as in the paper": (against_first(rows), "controls-asymmetric", ("Asymmetric", "Control")),
     }
     plain, asymmetric = (
-        variants_output(study, known, members, name, f"Controls against {partner}", note, sides=sides, partner=partner)
+        variants_output(
+            study, snapshot, members, name, f"Controls against {partner}", note, sides=sides, partner=partner
+        )
         for partner, (members, name, sides) in against.items()
     )
-    notes = (*_detached_sentences(known, rows), *plain.notes, *asymmetric.notes)
+    notes = (*_detached_sentences(snapshot, rows), *plain.notes, *asymmetric.notes)
     return RecipeOutput((*plain.tables, *asymmetric.tables), (*plain.figures, *asymmetric.figures), notes=notes)
 
 
-def _detached_sentences(known: Snapshot, comparisons: Sequence[PairedCell]) -> tuple[str, ...]:
+def _detached_sentences(snapshot: Snapshot, comparisons: Sequence[PairedCell]) -> tuple[str, ...]:
     """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
     cells = [row for row in comparisons if row.label == f"controls/{row.arch}/detached" and row.reading == PRIMARY]
-    pairs = [pair for row in cells for pair in pairs_of(known, row)]
+    pairs = [pair for row in cells for pair in pairs_of(snapshot, row)]
     if not pairs:
         return ()
     same = sum(plain.answers is not None and plain.answers == other.answers for plain, other in pairs)
@@ -290,7 +296,7 @@ def _detached_sentences(known: Snapshot, comparisons: Sequence[PairedCell]) -> t
 VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
 
 
-def needs_for(recipe: str, chosen: Collection[str], study: Scope, known: Snapshot) -> Needs:
+def needs_for(recipe: str, chosen: Collection[str], study: Scope, snapshot: Snapshot) -> Needs:
     """Of the recipe's runs those of some variants, such as `cnn/softmax`, with their partners."""
     rows = against_plain(study, recipe, VARIANTS[recipe])
     assert {f"{recipe}/{name}" for name in chosen} <= {row.label for row in rows}, f"{recipe} has no {chosen}"
@@ -302,8 +308,8 @@ def _recipe(name: str, make: Callable[[Scope, Snapshot, Sequence[PairedCell]], R
     variants = VARIANTS[name]
     return recipe(
         name,
-        lambda study, known: Needs(specs_of(against_plain(study, name, variants))),
-        lambda study, known: make(study, known, against_plain(study, name, variants)),
+        lambda study, snapshot: Needs(specs_of(against_plain(study, name, variants))),
+        lambda study, snapshot: make(study, snapshot, against_plain(study, name, variants)),
     )
 
 
