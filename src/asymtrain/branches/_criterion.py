@@ -50,7 +50,7 @@ class Criterion(nn.Module):
         """
         apart = logits is None and _ranks() > 1  # each rank has gradients of its own for the branches
         if apart:
-            logits = self.branches.take()
+            logits = self.branches.all_logits()
         mean = main if weight is None else main / weight
         auxiliary: Tensor = self.branches.loss(target, logits=logits, main=mean)
         detached_logits = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
