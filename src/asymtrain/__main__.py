@@ -67,7 +67,8 @@ def _end_at_once(status: int) -> NoReturn:
 
 
 def _as_options(text: str) -> str:
-    """What the library says of arguments that are options here: layout='BTD' is --layout BTD, and at= is --at."""
+    """What the library says of arguments: layout='BTD' is --layout BTD here, at= is --at, a head is given by --set."""
+    text = re.sub(r"(?<![\w-])head=('[^']*')", lambda match: f"--set head={_typed(match[1])}", text)
     text = re.sub(r"(?<![\w-])(at|layout)=('[^']*')", lambda match: f"--{match[1]} {_typed(match[2])}", text)
     return re.sub(r"(?<![\w-])(at|layout)=(?![\w'])", r"--\1", text)
 

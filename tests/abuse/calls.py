@@ -74,8 +74,8 @@ VALUES: dict[str, list[str]] = {
     "store": STORES, "--set": ["signal=noise", "objective=softmax", "alpha=1", "signal", "=", "signal=x", *WORDS],
     "--run": ["all", "a", "0,1", *WORDS], "--format": ["csv", "parquet", *WORDS], "--every": FEW,
     "--learning-rates": NUMBERS, "--weight-decays": NUMBERS, "--alphas": NUMBERS, "--learning-rate": NUMBERS,
-    "--alpha-points": MANY, "--batch": MANY, "--image-size": ["8", *FEW], "--steps": FEW, "--sample": MANY,
-    "--images": MANY, "--at": ["1", "0", "0,1", "*", "layers.*", "[", *WORDS], "--gap-at": FEW, "--tolerance": NUMBERS,
+    "--batch": MANY, "--image-size": ["8", *FEW], "--steps": FEW, "--sample": MANY,
+    "--images": MANY, "--at": ["1", "0", "0,1", "*", "layers.*", "[", *WORDS],
     "--threshold": NUMBERS, "--draws": FEW, "--grid": FEW, "--step": NUMBERS, "--norm-step": NUMBERS,
     "--fixed-weight-decay": NUMBERS, "--filter-step": NUMBERS, "names": ["table3", "figure2", "all", "tabel1", *WORDS],
     "model": ["mlp", "vit", "mine:tiny", "mine:raises", "mine:leaves", "mine:", "mine:number", "nomodule:x",
@@ -95,7 +95,7 @@ OWN = {  # where a command has a short value of its own, or none
 VALUES_OF = {  # where an option means something else
     "paper": {"--data": ["shapes", "cifar", *WORDS], "--epochs": MANY},
     "run": {"--epochs": MANY}, "measure features": {"--steps": ["0,1", *FEW]},
-    "measure landscape": {"--redundancy": ["0,1", "1", *FEW]}, "measure attention": {"--layers": ["0", *WORDS]},
+    "measure landscape": {"--redundancy": ["0,1", "1", *FEW]},
 }  # fmt: skip
 
 

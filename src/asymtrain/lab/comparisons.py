@@ -19,9 +19,7 @@ from asymtrain.lab.statistics.estimates import DIFFERENCES
 from asymtrain.models import display_name
 
 
-def paired(
-    rows: pd.DataFrame, by: Sequence[str] | None = None, measure: str = "test_accuracy"
-) -> tuple[pd.DataFrame, list[str]]:
+def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.DataFrame, list[str]]:
     """One row for each pair, and the columns that tell the comparisons apart.
 
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
@@ -31,10 +29,10 @@ def paired(
     which is chance then.
     """
     by = separating(rows) if by is None else list(by)
-    for name in ("variant", "seed", "outcome", measure, *by):
+    for name in ("variant", "seed", "outcome", "test_accuracy", *by):
         if name not in rows.columns:
             raise unknown_name("column of the rows", name, map(str, rows.columns))
-    accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
+    accuracy, diverged = _accuracy(rows), rows["outcome"] == "diverged"
     low = ~diverged & (accuracy <= chance_limit(*_classes(rows)))
     identity = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
     runs = identity.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
@@ -82,26 +80,24 @@ def separating(rows: pd.DataFrame) -> list[str]:
     return [*first, *(name for name in others if name in differing)]
 
 
-def compare(
-    rows: pd.DataFrame, by: Sequence[str] | None = None, measure: str = "test_accuracy", confidence: float = 0.95
-) -> pd.DataFrame:
+def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame:
     """One row for each comparison, in the order in which the rows name them.
 
     Columns: those of `by` (see `paired`), then
     n: pairs; plain_mean, plain_std, asymmetric_mean, asymmetric_std: accuracy over seeds (deviation over n - 1);
-    points, points_low, points_high: mean of (Asymmetric - Plain) in points of accuracy, and its t interval, which is
-    cut at -100 and 100; improvement, low, high: the same in percent of Plain's mean, and not cut;
+    points, points_low, points_high: mean of (Asymmetric - Plain) in points of accuracy, and its 95% t interval, cut
+    at -100 and 100; improvement, low, high: the same in percent of Plain's mean, and not cut;
     p: two-tailed paired t-test, not corrected for the number of comparisons; d_z: Cohen's d of the differences;
     cosine: mean gradient cosine; plain_diverged, asymmetric_diverged: how many runs count as chance;
     plain_at_chance, asymmetric_at_chance: how many others have an accuracy that guessing would give.
     """
-    pairs, by = paired(rows, by, measure)
+    pairs, by = paired(rows, by)
     summaries = [
-        {**dict(zip(by, key, strict=True)), **_summary(group, confidence)}
+        {**dict(zip(by, key, strict=True)), **_summary(group)}
         for key, group in pairs.groupby(by, sort=False, dropna=False)
     ]
     # Of type object, so that None stays None and does not become NaN.
-    columns = [*by, *_summary(pairs.head(0), confidence)]
+    columns = [*by, *_summary(pairs.head(0))]
     return pd.DataFrame(summaries, columns=columns, dtype=object)
 
 
@@ -165,8 +161,8 @@ def _classes(rows: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":
     return classes, largest.fillna(0.0)
 
 
-def _accuracy(rows: pd.DataFrame, measure: str) -> "pd.Series[float]":
-    values = pd.to_numeric(rows[measure]).astype(float)
+def _accuracy(rows: pd.DataFrame) -> "pd.Series[float]":
+    values = pd.to_numeric(rows["test_accuracy"]).astype(float)
     diverged = rows["outcome"] == "diverged"
     if diverged.any():
         classes, largest = _classes(rows)
@@ -175,18 +171,18 @@ def _accuracy(rows: pd.DataFrame, measure: str) -> "pd.Series[float]":
         values = values.mask(diverged, chance_accuracy(classes, largest))
     if values.isna().any():
         missing = rows["id"][values.isna()].iloc[0]
-        raise UsageError(f"run {missing} has no {measure}: was it trained with test='never'?")
+        raise UsageError(f"run {missing} has no test_accuracy: was it trained with test='never'?")
     return values
 
 
-def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
+def _summary(pairs: pd.DataFrame) -> dict[str, Any]:
     plain, asymmetric = pairs["plain"].to_numpy(float), pairs["asymmetric"].to_numpy(float)
     n, difference = len(pairs), asymmetric - plain
     base = float(plain.mean()) if n else 0.0
     low = high = points_low = points_high = p = None
     d_z = cohen_d_z(plain.tolist(), asymmetric.tolist()) if n > 1 else None
     if d_z is not None:  # without spread there is nothing to judge a difference by
-        test = t_interval(difference, confidence)
+        test = t_interval(difference)
         p = test.p
         points_low, points_high = (100 * end for end in cut(test.low, test.high, DIFFERENCES))
         if base:

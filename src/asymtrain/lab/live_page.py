@@ -26,7 +26,8 @@ from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: commands that train may offer this page, and are read for --help too.
 if TYPE_CHECKING:
-    from asymtrain.lab.report import Figure, Table
+    from asymtrain.lab.report.figure import Figure
+    from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
     from asymtrain.lab.store import Record, StoreSummary
 
@@ -87,9 +88,9 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     """The page of a store as HTML, and the state that it shows."""
     from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
-    from asymtrain.lab.report import summarise
     from asymtrain.lab.report.page import plots_of
     from asymtrain.lab.report.run_report import render
+    from asymtrain.lab.report.summary import summarise
     from asymtrain.lab.store.provenance import joined_versions
 
     begun = begun_runs(checkpoints_of(store))  # before the store: the log of a stack goes when its runs are stored
@@ -123,7 +124,7 @@ def render_store(store: Path) -> tuple[StoreState, str]:
 
 
 def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", running: int, seconds: float | None) -> str:
-    from asymtrain.lab.report import duration
+    from asymtrain.lab.report.table import duration
 
     if not runs and not pending:
         return "Nothing is stored yet: runs appear here when their training begins."
@@ -184,8 +185,8 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]"
 
     As in the report where all runs of a variant differ by their seed alone; else each run is a line of its own.
     """
-    from asymtrain.lab.report import Figure, history_frame
-    from asymtrain.lab.report.figure import VALUE, Line, Lines
+    from asymtrain.lab.report import history_frame
+    from asymtrain.lab.report.figure import VALUE, Figure, Line, Lines
     from asymtrain.lab.report.run_report import learning_curves
     from asymtrain.lab.runs import Run
     from asymtrain.models import display_name

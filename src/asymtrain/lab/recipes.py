@@ -7,10 +7,14 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import unknown_name
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.texts import listing
+
+if TYPE_CHECKING:
+    from asymtrain.lab.data import Dataset
 
 _NOTHING: dict[str, Any] = {
     "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "passes": 1, "erasing": 0.0, "erased_area": 1 / 3,
@@ -107,21 +111,16 @@ def complete(
     data_root: Path | None = None,
     **others: Any,
 ) -> tuple[list[RunSpec], list[str]]:
-    """Specs with a batch that fits their data, and lines that tell what nobody gave.
+    """Specs whose batch and augmentation fit their data, and lines that tell what nobody gave.
 
     `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
     are none.
     """
-    fitted, reasons = [], dict[str, None]()
-    for spec in specs:
-        batch, images = spec.batch, 0
-        if "batch" not in named_fields and "batch" in RECIPES.get(by or "", {}):
-            images = _training_size(spec, data_root)
-            batch = fitting_batch(spec.batch, images)
-        fitted.append(dataclasses.replace(spec, batch=batch))
-        if batch != spec.batch:
-            few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
-            reasons[f"Batch {batch}, not the recipe's {spec.batch}: {few}."] = None
+    fitted, reasons = list(specs), dict[str, None]()
+    if "batch" in RECIPES.get(by or "", {}):
+        for number, spec in enumerate(specs):
+            fitted[number], lines = _fitted_to_data(spec, named_fields, data_root)
+            reasons |= dict.fromkeys(lines)
     defaults = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
     defaults += [
         f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in named_fields
@@ -137,12 +136,36 @@ def fitting_batch(batch: int, images: int) -> int:
     return batch
 
 
-def _training_size(spec: RunSpec, data_root: Path | None) -> int:
+def _fitted_to_data(spec: RunSpec, named_fields: Collection[str], data_root: Path | None) -> tuple[RunSpec, list[str]]:
+    """The spec without what its recipe does to images where there are none, and with a batch that makes enough steps.
+
+    What is given stays. Beside it lines that tell what is not the recipe's.
+    """
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import OF_IMAGES
+
+    lines = []
+    parts = [name for name in OF_IMAGES if name not in named_fields and getattr(spec, name) != DEFAULTS[name]]
+    plain = dataclasses.replace(spec, **{name: DEFAULTS[name] for name in parts})
+    dataset = load_for(plain, data_root)
+    if parts and dataset.kind != "images":
+        words = listing(spec.augmentation if name == "augmentation" else name for name in parts)
+        lines.append(f"Without the recipe's {words}, made for images: {dataset.name} holds {dataset.kind}.")
+        spec = plain
+    batch = spec.batch
+    if "batch" not in named_fields:
+        images = _training_size(spec, dataset)
+        batch = fitting_batch(spec.batch, images)
+        if batch != spec.batch:
+            few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
+            lines.append(f"Batch {batch}, not the recipe's {spec.batch}: {few}.")
+    return dataclasses.replace(spec, batch=batch), lines
+
+
+def _training_size(spec: RunSpec, dataset: "Dataset") -> int:
     """How many examples a run is trained on."""
     from asymtrain.lab.data.subsets import split
-    from asymtrain.lab.engine import load_for
 
-    dataset = load_for(spec, data_root)
     if spec.per_class is not None:
         return spec.per_class * dataset.classes
     labels = dataset.train.labels

@@ -55,6 +55,6 @@ def divergence(run: "Run") -> str:
 
 
 def _numbers(group: "Counts") -> list[str]:
-    from asymtrain.lab.report import duration
+    from asymtrain.lab.report.table import duration
 
     return [*(f"{getattr(group, name):,}" for name in COUNTS), duration(group.seconds)]

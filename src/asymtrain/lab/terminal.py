@@ -183,7 +183,7 @@ class Display:
             return
         from asymtrain.lab.comparisons import chance_limit
         from asymtrain.lab.data import class_count
-        from asymtrain.lab.report import duration
+        from asymtrain.lab.report.table import duration
         from asymtrain.lab.runs import DEFAULTS
 
         spec, diverged = run.spec, run.outcome == "diverged"
@@ -220,7 +220,7 @@ class Display:
             return "Starting took all of this time: give the same command with more --minutes."
         if not latest.epochs_here:  # there was nothing to train: another process does it
             return AGAIN
-        from asymtrain.lab.report import duration
+        from asymtrain.lab.report.table import duration
 
         words = f"{latest.epochs_done} of {latest.epochs_total} epochs are trained and kept"
         rest = "" if latest.seconds_left is None else f", the others take about {duration(latest.seconds_left)}"
@@ -244,7 +244,7 @@ class _Counts(ProgressColumn):
     """Runs, epochs, images per second, time left."""
 
     def render(self, task: Task) -> Text:
-        from asymtrain.lab.report import duration
+        from asymtrain.lab.report.table import duration
 
         progress: Progress | None = task.fields.get("progress")
         if progress is None:

@@ -68,14 +68,10 @@ def comma_words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def is_whole(text: str) -> bool:
-    """A whole number of so many digits as a number of anything has; Python refuses to read thousands of them."""
-    return text.isdecimal() and len(text) <= 18
-
-
-def comma_numbers(text: str, advice: str, least: int = 0) -> tuple[int, ...]:
+def comma_numbers(text: str, advice: str) -> tuple[int, ...]:
     """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
     parts = comma_words(text)
-    if not parts or not all(is_whole(part) and int(part) >= least for part in parts):
+    # Of at most 18 digits, as a number of anything has: Python refuses to read thousands of them.
+    if not parts or not all(part.isdecimal() and len(part) <= 18 for part in parts):
         raise UsageError(advice.format(repr(text)))
     return tuple(dict.fromkeys(map(int, parts)))

@@ -19,7 +19,9 @@ from asymtrain.lab.api import compare as compared
 from asymtrain.lab.candidates import RECOMMENDED, Candidate
 from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.report import FILES, rows_frame
+from asymtrain.lab.recipes import RECIPES
+from asymtrain.lab.report import rows_frame
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
@@ -137,6 +139,17 @@ def test_branches_that_nobody_names_are_the_recommended_ones(capsys):
     assert "strength=0.1" in result.command
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words"), [("ordinary", "flip_shift"), ("strong", "trivial, erasing, mixup and cutmix")]
+)
+def test_vectors_are_trained_without_what_a_recipe_does_to_images(recipe, words, capsys):
+    result = compare(recipe=recipe, progress=True)
+    assert f"\nWithout the recipe's {words}, made for images: data holds vectors.\n" in capsys.readouterr().err
+    for run in result.runs:
+        assert (run.spec.augmentation, run.spec.erasing, run.spec.mixup, run.spec.cutmix) == ("none", 0, 0, 0)
+        assert (run.spec.schedule, run.spec.label_smoothing) == ("cosine", RECIPES[recipe]["label_smoothing"])
+
+
 def test_the_runs_of_a_seed_are_a_pair():
     result = compare(alpha=0.0, epochs=2, learning_rate=0.01)
     plain, asymmetric = result.runs
@@ -249,11 +262,11 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"data": (points()[0], [1, 2])}, "y has the shape (2,), and there are 60 inputs"),
         ({"data_options": {"size": 3}}, "unknown option of the data 'size'"),
         ({"seeds": "3"}, "seeds must be how many"),
-        ({"recipe": "ordinary"}, "changes images, and data holds vectors: leave it out (augmentation='none')"),
+        ({"recipe": "ordinary", "augmentation": "flip_shift"},
+         "changes images, and data holds vectors: leave it out (augmentation='none')"),
         (
-            {"recipe": "strong"},
-            "trivial and erasing and mixup and cutmix change images, and data holds vectors: leave them out ("
-            "augmentation='none', erasing=0, mixup=0, cutmix=0)",
+            {"augmentation": "trivial", "mixup": 0.2},
+            "trivial and mixup change images, and data holds vectors: leave them out (augmentation='none', mixup=0)",
         ),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
         ({"lr": 0.1}, "did you mean 'layer_reduction' or 'learning_rate'?"),

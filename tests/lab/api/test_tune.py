@@ -111,7 +111,7 @@ def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
         pytest.param({"candidates": []}, "nothing to try", id="no candidates"),
         pytest.param({"epochs": 0}, "epochs must be 1 or more", id="no epochs"),
         pytest.param({"data": points(60)}, "at least 100 training images", id="few examples"),
-        pytest.param({"recipe": "ordinary"}, r"\(augmentation='none'\)", id="a recipe for images"),
+        pytest.param({"augmentation": "trivial"}, r"\(augmentation='none'\)", id="what is for images"),
     ],
 )
 def test_bad_input(options, said, workplace):

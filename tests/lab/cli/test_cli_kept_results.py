@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asymtrain.lab.report import duration
+from asymtrain.lab.report.table import duration
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"

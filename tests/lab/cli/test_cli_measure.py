@@ -103,9 +103,6 @@ def test_stores_without_the_run_are_refused(refused, stored, instrument):
         (("alignment", "--run", "a", "--every", 3), "keeps what it recorded"),
         (("alignment", "--variant", "frosen"), "did you mean 'frozen'"),
         (("trajectory", "--run", "a", "--precision", "bf16"), "leave out --precision"),
-        (("trajectory", "--tolerance", 1), "--tolerance"),
-        (("trajectory", "--gap-at", "0"), "write epochs from 1"),
-        (("trajectory", "--gap-at", "99"), "has 5 epochs"),
         (("nonsense",), "nonsense"),
     ],
 )

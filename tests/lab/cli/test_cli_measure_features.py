@@ -6,8 +6,8 @@ import pytest
 
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.instruments import follow_features
 from asymtrain.lab.instruments.features import measure as following
+from asymtrain.lab.instruments.features.measure import follow_features
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.lab.store import Store
 

@@ -21,7 +21,7 @@ from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, C
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
-from asymtrain.lab.report import FILES
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.scales import SCALES
 from asymtrain.lab.store import Store, stored_runs
 
@@ -204,11 +204,13 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         (("--arch", "cnnn"), "did you mean 'cnn'"),
         (("--arch", "cnn", "--data-option", "image_size=12"), "12 cannot be halved 3 times: give a multiple of 8"),
         (("--alpha", "much"), "--alpha"),
+        (("--alpha=-1",), "asymtrain: --alpha must be 0 or more, got -1.0"),
+        (("--set", "clip=-1"), "asymtrain: --set clip must be 0 or more, got -1.0"),
         (("--strength", "-1"), "strength must be a finite number of 0 or more, got -1.0"),
         (("--strength", "1", "--alpha", "1"), "leave out --strength, or --alpha"),
         (("--strength", "1", "--set", "balance=norms"), "leave out --strength, or --set balance=norms"),
-        (("--set", "head=tower"), "head='tower' reads maps, and the layers of mlp give none: use head='mlp'"),
-        (("--redundancy", "0"), "redundancy must be 1 or more"),
+        (("--set", "head=tower"), "--set head=tower reads maps, and the layers of mlp give none: use --set head=mlp"),
+        (("--redundancy", "0"), "asymtrain: --redundancy must be 1 or more"),
         (("--seeds", "few"), "--seeds few"),
         (("--set", "signl=noise"), "no such field; write one of layers=all|later|middle, pool=mean|class_token, head="),
         (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
@@ -216,12 +218,12 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         (("--set", "cosine_every=3"), "no such field"),
         (("--set", "learning_rate=1"), "an option of its own, --learning-rate"),
         (("--set", "clip=much"), "--set clip=much: write a number, such as clip=0.5"),
-        (("--initial-weights", "w.safetensors"), "initial_weights is for models by name, and mlp is a backbone: leave"),
+        (("--initial-weights", "w.safetensors"), ": --initial-weights is for models by name, and mlp is a backbone"),
         (("--recipe", "strng"), "unknown recipe 'strng': did you mean 'strong'"),
         (("--learning-rate", "0"), "--learning-rate must be above 0"),
         (("--from-search", "nowhere"), "--from-search names runs with all their settings: leave out --arch"),
         (("--set", "signal=noise", "--set", "signal=gated"), "signal is already set to noise"),
-        (("--precision", "fp8"), "precision must be one of"),
+        (("--precision", "fp8"), "asymtrain: --precision must be one of"),
         (("--executor", "lokal"), "did you mean 'local'"),
         (("--device", "abacus"), "abacus"),
         (("--sedes", "3"), "--sedes"),
@@ -404,8 +406,6 @@ def data(count=40):
     return source.integers(0, 256, (count, 1, 8, 8), dtype=numpy.uint8), numpy.arange(count) % 4
 def chance():
     return numpy.random.rand(40, 5), numpy.arange(40) % 4
-def vectors():
-    return numpy.ones((40, 5)), numpy.arange(40) % 4
 """
 
 
@@ -427,11 +427,8 @@ def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
     ("name", "text"),
     [
         ("npz:data.npz", "numpy.savez"),
-        ("npz:gone.npz", "is not a file"),
         ("own_chance:chance", "other arrays when it was called again"),
         ("own_gone:data", "cannot be imported"),
-        ("own_chance:dat", "did you mean 'data'"),
-        ("own_chance:vectors --data-option image_size=8", "is of images"),
     ],
 )
 def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path, monkeypatch, name, text):
@@ -442,7 +439,6 @@ def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path,
 
 
 NETS = """
-import itertools, torch
 from torch import nn
 
 def net(classes, channels, image_size, width=4):
@@ -450,19 +446,8 @@ def net(classes, channels, image_size, width=4):
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(3)))
     return nn.Sequential(nn.Flatten(), first, blocks, nn.Linear(width, classes))
 
-def broken(classes):
-    raise OSError("the file of my layers is gone")
-
-def drifting(classes):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))
-    nn.init.constant_(model[1].bias, next(NUMBERS))
-    return model
-
-NUMBERS = itertools.count()
-
-def deep(classes):
-    steps = [nn.Conv2d(3, 3, 3, stride=2) for _ in range(5)]
-    return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
+def few(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes - 1))
 """
 
 
@@ -503,13 +488,9 @@ def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, phot
 @pytest.mark.parametrize(
     ("arch", "text"),
     [
-        ("own_nets:broken", "the file of my layers is gone, at own_nets.py:11"),
-        ("own_nets:drifting", "own_nets:drifting is not deterministic"),
-        ("own_nets:deep", "does not take images of 32 x 32"),
+        ("own_nets:few", "own_nets:few gives logits of shape (2, 8) for two inputs"),
         ("own_nets:net --at blocks.*", "no module matches 'blocks.*'"),
         ("own_nets:nett", "did you mean 'net'?"),
-        ("own_net:net", "own_net cannot be imported"),
-        ("__main__:net", "put the function into one"),
         ("timm:resnet18", "pip install timm"),
     ],
 )
@@ -532,9 +513,6 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
               for block in range(3) for part in ("weight", "bias")}  # fmt: skip
     values |= {"1.weight": torch.ones(4, 3072), "1.bias": torch.ones(4), "3.bias": torch.ones(7)}
     weights = ("--initial-weights", "net.safetensors")
-    assert "there are no weights at net.safetensors" in refused(*command, *weights)
-    save_file(values, "net.safetensors")
-    assert "net.safetensors does not fit own_nets:net: it lacks 3.weight" in refused(*command, *weights)
     save_file({**values, "3.weight": torch.ones(7, 5)}, "net.safetensors")
     assert "3.weight has another shape ((7, 5) in the file, (3, 4) in the model)" in refused(*command, *weights)
     save_file({**values, "3.weight": torch.ones(7, 4)}, "net.safetensors")

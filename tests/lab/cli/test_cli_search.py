@@ -50,15 +50,6 @@ def test_json_holds_every_trial_and_the_second_call_trains_nothing(cli, tmp_path
     assert all(record.run.test_accuracy is None for record in stored(tmp_path))
 
 
-def test_the_papers_values_are_shown_without_training(cli, monkeypatch):
-    monkeypatch.setattr(executors, "execute", None)
-    result = cli("search", "--scale", "paper", "--arch", "vit", "--redundancy", "7", "--paper-values", "--json")
-    assert result.code == 0, result.err
-    (found,) = json.loads(result.out)["searches"]
-    assert found["chosen"]["asymmetric"] == {"learning_rate": 0.001, "weight_decay": 0.01, "alpha": 4.642}
-    assert found["stages"] == []
-
-
 def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
     for _ in range(2):
         result = cli("search", *TINY, "--minutes", "0.0000001")
@@ -85,17 +76,12 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
     ("arguments", "text"),
     [
         (("--strategy", "gould"), "did you mean 'gold'"),
-        (("--alpha-points", "5", "--data", "cifar10", "--alphas", "1"), "--alphas alone"),
-        (("--alpha-points", "1", "--data", "cifar10"), "2 points or more"),
-        (("--alpha-points", "5"), "the MLP on cifar10"),
         (("--alphas", "few"), "--alphas few: write numbers"),
         (("--alphas", ","), "no alpha to try"),
-        (("--redundancy", "5", "--paper-values"), "Table 13"),
-        (("--data", "shapes", "--paper-values"), "Table 13 covers cifar100"),
-        (("--activation", "some"), "activation must be one of"),
+        (("--activation", "some"), ": --activation must be one of"),
         (("--final-epochs", "0"), "final-epochs must be 1 or more"),
         (("--at", "blocks.*"), "mlp has layers and pooling of its own"),
-        (("--initial-weights", "w.safetensors"), "initial_weights is for models by name"),
+        (("--initial-weights", "w.safetensors"), ": --initial-weights is for models by name"),
         (("--set", "weight_decay=1"), "an option of its own, --weight-decays"),
     ],
 )

@@ -104,7 +104,6 @@ def test_where_data_lies(tmp_path, monkeypatch):
     ("name", "options", "words"),
     [
         ("folder:", {}, "folder:PATH"),
-        ("npz:", {}, "npz:FILE"),
         ("photos", {}, "write folder:photos"),
         ("shape", {}, "'shapes'"),
         ("cifar-100", {}, "'cifar100'"),

@@ -6,11 +6,9 @@ something must be hit while it runs, tries again with longer runs.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
 from small_backbones import SMALL
 
@@ -21,7 +19,7 @@ PATIENCE = 300.0  # seconds that nothing takes on a machine that is merely busy
 LONGER = (1, 4, 16, 64)  # times as many epochs: a stack that was done too early is tried again
 
 
-def wait_for(happened: Callable[[], object], while_true: Callable[[], bool] = lambda: True) -> None:
+def wait_for(happened, while_true=lambda: True):
     """Return when it has happened; an error where it cannot any more, or does not in minutes."""
     until = time.monotonic() + PATIENCE
     while not happened():
@@ -30,22 +28,22 @@ def wait_for(happened: Callable[[], object], while_true: Callable[[], bool] = la
         time.sleep(0.02)
 
 
-def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[RunSpec]:
+def examples(arch, seeds, epochs=30, **changes):
     """Plain and Asymmetric of some seeds."""
     fields = {"dataset_options": DATA, "batch": 16, "test": "every", **changes}
     return pairs(RunSpec(arch=arch, arch_options=SMALL[arch], epochs=epochs, **fields), range(seeds))
 
 
-def bare(run: Run) -> Run:
+def bare(run):
     """Without the clock."""
     return dataclasses.replace(run, history=tuple(epoch._replace(seconds=0.0) for epoch in run.history))
 
 
-def rows(runs: Iterable[Run]) -> dict[str, Run]:
+def rows(runs):
     return {run.spec.id: bare(run) for run in runs}
 
 
-def stored(path: Path) -> dict[str, Run]:
+def stored(path):
     """Rows of a store in which nothing was recorded twice."""
     with Store(path, read_only=True) as store:
         records = store.records(every_attempt=True)
@@ -54,16 +52,16 @@ def stored(path: Path) -> dict[str, Run]:
     return found
 
 
-def checkpoints(path: Path) -> Path:
+def checkpoints(path):
     return path.with_name(path.name + ".checkpoints")
 
 
-def processes() -> list[int]:
+def processes():
     """All processes of this machine (Linux)."""
     return [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
 
 
-def parent_of(process: int) -> int | None:
+def parent_of(process):
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

@@ -10,25 +10,22 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from executor_examples import PATIENCE, checkpoints, examples, stored
 
-from asymtrain.lab.engine import Progress
 from asymtrain.lab.executors import execute, local
-from asymtrain.lab.runs import RunSpec
 from forking import end, start
 
 # In several stacks of one process.
 SERIAL = {"mlp": examples("mlp", 7), "cnn": examples("cnn", 1, epochs=40)}
 
 
-def train(specs: list[RunSpec], store: Path, seconds: float = 0.05, **options: Any) -> None:
+def train(specs, store, seconds=0.05, **options):
     for _ in execute(specs, store=store, device="cpu", checkpoint_seconds=seconds, **options):
         pass
 
 
-def kill(folder: Path) -> None:
+def kill(folder):
     """At random moments, again and again; in the end the rows are those of a process that nobody killed."""
     local.cores = lambda: 1  # train in the process itself
     chance = random.Random(time.time_ns())
@@ -60,14 +57,14 @@ def kill(folder: Path) -> None:
         print(f"{arch}: {seconds:.2f} s when not disturbed; killed {kills} times, {with_state} with a checkpoint")
 
 
-def interrupt(folder: Path) -> None:
+def interrupt(folder):
     """Ctrl-C in the middle of a stack writes a checkpoint, though none is due."""
     local.cores = lambda: 1
     specs, store = examples("mlp", 2, epochs=30), folder / "interrupted.sqlite"
     assert end(start(lambda: train(specs, folder / "whole.sqlite"))) == 0
-    sent: list[int] = []
+    sent = []
 
-    def interrupt_oneself(progress: Progress) -> None:
+    def interrupt_oneself(progress):
         if progress.epochs_done >= 10 * len(specs) and not sent:
             sent.append(signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
@@ -79,7 +76,7 @@ def interrupt(folder: Path) -> None:
     assert stored(store) == stored(folder / "whole.sqlite")
 
 
-def together(folder: Path) -> None:
+def together(folder):
     """Two processes want overlapping runs at the same moment: every run is trained and stored once."""
     local.cores = lambda: 1
     specs, store = examples("mlp", 6), folder / "shared.sqlite"

@@ -1,8 +1,6 @@
 """Every epoch is reported as it comes, and logged beside the checkpoint for those who watch."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from executor_examples import checkpoints, examples
@@ -10,34 +8,32 @@ from executor_examples import checkpoints, examples
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.engine.checkpoint import EPOCHS, begun_runs
 from asymtrain.lab.executors import execute, local
-from asymtrain.lab.runs import Epoch, Run
 
-Train = Callable[..., list[Run]]
 TRAINED = 3  # epochs of `train_a_little`: time is over when the second is reported, and the third has begun
 
 
 class Reports(list[Progress]):
     """All reports of an execution."""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress):
         self.append(progress)
 
-    def histories(self) -> dict[str, tuple[Epoch, ...]]:
-        found: dict[str, tuple[Epoch, ...]] = {}
+    def histories(self):
+        found = {}
         for spec, epoch in (pair for report in self for pair in report.recorded):
             found[spec.id] = (*found.get(spec.id, ()), epoch)
         return found
 
-    def finished(self) -> list[Run]:
+    def finished(self):
         return [run for report in self for run in report.finished]
 
 
 @pytest.fixture
-def reports() -> Reports:
+def reports():
     return Reports()
 
 
-def test_epochs_and_runs_are_reported_once_each(train_here: Train, reports: Reports) -> None:
+def test_epochs_and_runs_are_reported_once_each(train_here, reports):
     runs = train_here(examples("mlp", 2, epochs=3), progress=reports)
     assert reports.histories() == {run.spec.id: run.history for run in runs}
     assert reports.finished() == runs
@@ -47,7 +43,7 @@ def test_epochs_and_runs_are_reported_once_each(train_here: Train, reports: Repo
 
 
 @pytest.mark.slow
-def test_worker_processes_report_the_same(monkeypatch: pytest.MonkeyPatch, store: Path, reports: Reports) -> None:
+def test_worker_processes_report_the_same(monkeypatch, store, reports):
     monkeypatch.setattr(local, "cores", lambda: 2)
     specs = examples("mlp", 2, epochs=2)
     runs = list(execute(specs, store=store, device="cpu", progress=reports))
@@ -55,9 +51,7 @@ def test_worker_processes_report_the_same(monkeypatch: pytest.MonkeyPatch, store
     assert {run.spec for run in reports.finished()} == set(specs)
 
 
-def test_a_stack_that_goes_on_reports_what_its_checkpoint_has(
-    train_here: Train, train_a_little: Train, store: Path, reports: Reports
-) -> None:
+def test_a_stack_that_goes_on_reports_what_its_checkpoint_has(train_here, train_a_little, store, reports):
     specs = examples("mlp", 1, epochs=4)
     assert train_a_little(specs) == []
     ((_, begun),) = begun_runs(checkpoints(store))
@@ -70,7 +64,7 @@ def test_a_stack_that_goes_on_reports_what_its_checkpoint_has(
     assert not checkpoints(store).exists()
 
 
-def test_the_log_takes_the_later_of_two_and_passes_over_half_a_line(train_a_little: Train, store: Path) -> None:
+def test_the_log_takes_the_later_of_two_and_passes_over_half_a_line(train_a_little, store):
     specs = examples("mlp", 1, epochs=4)
     train_a_little(specs)
     (log,) = checkpoints(store).glob(f"*/{EPOCHS}")
@@ -82,12 +76,10 @@ def test_the_log_takes_the_later_of_two_and_passes_over_half_a_line(train_a_litt
     assert [epoch.epoch for epoch in begun[specs[0]]] == [1, 2, 3]
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(
-    train_here: Train, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_written_stops_nothing(train_here, store, monkeypatch):
     opened = Path.open
 
-    def full_disk(path: Path, *arguments: Any, **options: Any) -> Any:
+    def full_disk(path, *arguments, **options):
         if path.name == EPOCHS:
             raise OSError(28, "No space left on device")
         return opened(path, *arguments, **options)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from executor_examples import DATA, examples
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.engine import Progress
 from asymtrain.lab.engine.setup import run_data
 from asymtrain.lab.executors import check_sources, execute, fingerprints
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import difference
 from asymtrain.lab.store import Store
 from asymtrain.models import MLP
@@ -29,7 +27,7 @@ NET = (
 
 
 @pytest.fixture
-def data_print(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def data_print(monkeypatch):
     """What `Dataset.fingerprint` says; the last of the list."""
     prints = ["0123456789abcdef"]
     monkeypatch.setattr(Dataset, "fingerprint", property(lambda self: prints[-1]))
@@ -37,18 +35,18 @@ def data_print(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, data_print: list[str]) -> Path:
+def store(tmp_path, data_print):
     path = tmp_path / "runs.sqlite"
     assert len(list(execute(SPECS, store=path, device="cpu"))) == 2
     return path
 
 
-def attempts(store: Path) -> list[Run]:
+def attempts(store):
     with Store(store, read_only=True) as opened:
         return [record.run for record in opened.records(every_attempt=True)]
 
 
-def refuse(text: str, store: Path, specs: list[RunSpec] = SPECS) -> None:
+def refuse(text, store, specs=SPECS):
     before = {path: path.read_bytes() for path in store.parent.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match=text) as caught:
         next(execute(specs, store=store, device="cpu"))
@@ -56,20 +54,20 @@ def refuse(text: str, store: Path, specs: list[RunSpec] = SPECS) -> None:
     assert {path: path.read_bytes() for path in store.parent.rglob("*") if path.is_file()} == before
 
 
-def redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+def redraw(monkeypatch):
     """The MLP as another version of its code might make it: with other initial values."""
     initialise = MLP.__init__
 
     @functools.wraps(initialise)
-    def changed(self: MLP, *arguments: object, **options: object) -> None:
-        initialise(self, *arguments, **options)  # type: ignore[arg-type]
+    def changed(self, *arguments, **options):
+        initialise(self, *arguments, **options)
         with torch.no_grad():
             next(self.parameters()).mul_(2)
 
     monkeypatch.setattr(MLP, "__init__", changed)
 
 
-def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> None:
+def test_runs_of_one_model_and_data_have_the_same_fingerprints(store):
     plain, asymmetric = attempts(store)
     assert plain.model_fingerprint is not None
     assert plain.model_fingerprint == asymmetric.model_fingerprint
@@ -84,7 +82,7 @@ def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> N
     assert len({run.model_fingerprint for run in attempts(store)}) == 2
 
 
-def test_a_model_that_changed_is_told_before_anything_is_trained(store: Path, monkeypatch) -> None:
+def test_a_model_that_changed_is_told_before_anything_is_trained(store, monkeypatch):
     redraw(monkeypatch)
     told = r"^the model mlp changed since 2 runs in .*runs\.sqlite were trained: its initial values changed; give an"
     refuse(told, store)  # all of them are stored: they would be shown as if they were of the new model
@@ -95,10 +93,10 @@ def test_a_model_that_changed_is_told_before_anything_is_trained(store: Path, mo
     assert len(list(execute(SPECS, store=store, device="cpu"))) == 2  # what is read now is of the new model
 
 
-def test_a_model_that_changed_does_not_go_on_from_a_checkpoint(tmp_path: Path, monkeypatch) -> None:
+def test_a_model_that_changed_does_not_go_on_from_a_checkpoint(tmp_path, monkeypatch):
     store, specs = tmp_path / "runs.sqlite", examples("mlp", 1, epochs=3)
 
-    def stop(state: Progress) -> None:
+    def stop(state):
         if state.epochs_done:
             raise KeyboardInterrupt
 
@@ -110,7 +108,7 @@ def test_a_model_that_changed_does_not_go_on_from_a_checkpoint(tmp_path: Path, m
     assert len(list(execute(specs, store=store, device="cpu"))) == 2
 
 
-def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(nets, tmp_path) -> None:
+def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(nets, tmp_path):
     nets.write_text(NET.replace("nn.Linear(width", "nn.BatchNorm1d(width), nn.Linear(width"))
     spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, redundancy=0)
     images = len(run_data(spec, fingerprints.load_for(spec)).train)
@@ -119,7 +117,7 @@ def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_writ
     assert not (tmp_path / "runs.sqlite").exists()
 
 
-def test_data_that_changed_are_told_before_anything_is_trained(store: Path, data_print: list[str]) -> None:
+def test_data_that_changed_are_told_before_anything_is_trained(store, data_print):
     data_print.append("fedcba9876543210")
     refuse(r"^the data shapes changed since 2 runs in .*runs\.sqlite were trained: they hold other examples", store)
     refuse("^the data shapes changed since 2 runs", store, examples("cnn", 1, epochs=1))
@@ -127,7 +125,7 @@ def test_data_that_changed_are_told_before_anything_is_trained(store: Path, data
     assert len(list(execute(other, store=store, device="cpu"))) == 2
 
 
-def test_rows_without_fingerprints_are_taken_as_they_are(tmp_path: Path, monkeypatch) -> None:
+def test_rows_without_fingerprints_are_taken_as_they_are(tmp_path, monkeypatch):
     path = tmp_path / "runs.sqlite"
     with Store(path) as opened:
         for run in execute(SPECS, device="cpu"):
@@ -136,7 +134,7 @@ def test_rows_without_fingerprints_are_taken_as_they_are(tmp_path: Path, monkeyp
     assert len(list(execute(SPECS, store=path, device="cpu"))) == 2
 
 
-def test_one_model_is_built_for_each_kind_of_spec(store: Path, monkeypatch) -> None:
+def test_one_model_is_built_for_each_kind_of_spec(store, monkeypatch):
     built = []
     take = fingerprints.build_module
     monkeypatch.setattr(fingerprints, "build_module", lambda *arguments: built.append(1) or take(*arguments))
@@ -147,7 +145,7 @@ def test_one_model_is_built_for_each_kind_of_spec(store: Path, monkeypatch) -> N
 
 
 @pytest.fixture
-def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def nets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -157,7 +155,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sys.modules.pop("own_nets", None)
 
 
-def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: list[str]) -> None:
+def test_a_function_whose_code_changed(nets, tmp_path, data_print):
     spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, at="1")
     dataset = fingerprints.load_for(spec)
     taken = fingerprints.take_fingerprints([spec], dataset)
@@ -181,9 +179,7 @@ def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: l
         ("timm:resnet18", "timm is not installed: pip install timm"),
     ],
 )
-def test_a_model_that_cannot_be_built_is_told_before_anything_is_written(
-    nets, tmp_path, monkeypatch, arch, text
-) -> None:
+def test_a_model_that_cannot_be_built_is_told_before_anything_is_written(nets, tmp_path, monkeypatch, arch, text):
     if arch.startswith("hf"):
         pytest.importorskip("transformers")
     monkeypatch.setitem(sys.modules, "timm", None)

@@ -1,16 +1,14 @@
 """Executions on a GPU, of a stack that memory is too small for."""
 
 import gc
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from executor_examples import rows
-from torch import Tensor, nn
+from torch import nn
 
-from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,35 +20,33 @@ DATA = {"classes": 4, "size": 640, "test_size": 16, "image_size": 32}
 
 
 class Block(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.inner, self.norm = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, maps):
         return maps + F.dropout(torch.relu(self.norm(self.inner(maps))), 0.1, self.training)
 
 
 class Wide(nn.Module):
     """Maps of hundreds of megabytes, few weights: what a run takes are its activations."""
 
-    def __init__(self, classes: int, width: int = 64) -> None:
+    def __init__(self, classes, width=64):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.blocks = nn.Sequential(*(Block(width) for _ in range(3)))
         self.head = nn.Linear(width, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.blocks(self.stem(images)).mean((2, 3)))
+    def forward(self, images):
+        logits = self.head(self.blocks(self.stem(images)).mean((2, 3)))
         return logits
 
 
-def test_a_stack_of_modules_that_does_not_fit_is_halved(
-    train_here: Callable[..., list[Run]], notes: list[str], tmp_path: Path
-) -> None:
+def test_a_stack_of_modules_that_does_not_fit_is_halved(train_here, notes, tmp_path):
     spec = RunSpec(arch=f"{__name__}:Wide", dataset_options=DATA, batch=256, epochs=2, cosine_every=2, test="last")
     specs = pairs(spec, range(4))
 
-    def train(specs: list[RunSpec], name: str) -> list[Run]:
+    def train(specs, name):
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

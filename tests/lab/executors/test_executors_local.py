@@ -9,10 +9,7 @@ import time
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,8 +18,7 @@ from executor_examples import LONGER, checkpoints, examples, rows, stored
 from asymtrain.errors import UsageError
 from asymtrain.lab import executors
 from asymtrain.lab.checkpoints import begun_stacks
-from asymtrain.lab.data import Dataset
-from asymtrain.lab.engine import Progress, Stack, StackPlan, StackProgress, plan
+from asymtrain.lab.engine import Stack, StackPlan, StackProgress, plan
 from asymtrain.lab.engine.training import model_of
 from asymtrain.lab.executors import execute, local, outcomes
 from asymtrain.lab.executors.outcomes import (
@@ -37,21 +33,20 @@ from asymtrain.lab.executors.outcomes import (
     Waiting,
     work,
 )
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
-Train = Callable[..., list[Run]]
 SEEDS = 50
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Exception], None]:
+def fits(monkeypatch):
     """Make stacks of more than so many runs fail with this exception."""
     work = outcomes.train_stack
 
-    def limit(most: int, error: Exception) -> None:
-        def train(plan: StackPlan, *arguments: Any, **options: Any) -> list[Run] | None:
+    def limit(most, error):
+        def train(plan, *arguments, **options):
             if len(plan.specs) > most:
                 raise error
             return work(plan, *arguments, **options)
@@ -61,7 +56,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Exception], None]:
     return limit
 
 
-def failed_capture() -> Exception:
+def failed_capture():
     """As `torch.cuda.graph` leaves it, where its end fails as well."""
     problem = RuntimeError("CUDA error: operation failed due to a previous error during capture")
     problem.__context__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
@@ -77,9 +72,7 @@ def failed_capture() -> Exception:
     ],
     ids=["on a GPU", "on a CPU", "in a capture"],
 )
-def test_a_stack_that_is_too_large_is_halved(
-    error: Exception, train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
-) -> None:
+def test_a_stack_that_is_too_large_is_halved(error, train_here, store, notes, fits):
     specs = examples("mlp", 3, epochs=2)
     fits(2, error)
     assert rows(train_here(specs)).keys() == {spec.id for spec in specs}
@@ -91,13 +84,11 @@ def test_a_stack_that_is_too_large_is_halved(
     assert not checkpoints(store).exists()
 
 
-def test_a_stack_that_was_too_large_is_gone_before_its_halves_begin(
-    train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stack_that_was_too_large_is_gone_before_its_halves_begin(train_here, monkeypatch):
     """A stack and its programs hold each other: in a GPU's memory there would be no room for the halves either."""
     real, left = outcomes.train_stack, list[weakref.ref[Stack]]()
 
-    def train(plan: StackPlan, dataset: Dataset, device: torch.device, **options: Any) -> list[Run] | None:
+    def train(plan, dataset, device, **options):
         assert [stack for stack in left if stack() is not None] == []
         if len(plan.specs) <= 1:
             return real(plan, dataset, device, **options)
@@ -115,7 +106,7 @@ def test_a_stack_that_was_too_large_is_gone_before_its_halves_begin(
     assert len(left) == 1
 
 
-def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
+def test_what_a_stack_trained_before_it_was_halved_counts_once():
     """Memory may run out in a later epoch, or after a checkpoint was loaded that the halves cannot use."""
     (whole,) = plan(examples("mlp", 2, epochs=4), CPU)
     total = ProgressSum([whole], None)
@@ -130,23 +121,19 @@ def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
     assert (total.current().epochs_done, total.current().epochs_here) == (total.epochs_total, 16)
 
 
-def test_halves_stay_halves_after_an_interruption(
-    train_here: Train, store: Path, fits: Callable[[int, Exception], None], notes: list[str]
-) -> None:
+def test_halves_stay_halves_after_an_interruption(train_here, store, fits, notes):
     specs = examples("mlp", 2, epochs=2)
     fits(2, torch.OutOfMemoryError())
     running = execute(specs, store=store, device="cpu")
     next(running)
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     assert [len(plan.specs) for plan in begun_stacks(checkpoints(store))] == [2]
     assert len(train_here(specs)) == 4
     assert notes == []
     assert not checkpoints(store).exists()
 
 
-def test_one_run_that_does_not_fit(
-    train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
-) -> None:
+def test_one_run_that_does_not_fit(train_here, store, notes, fits):
     fits(0, torch.OutOfMemoryError())
     with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
         train_here(examples("mlp", 1, epochs=2))
@@ -155,7 +142,7 @@ def test_one_run_that_does_not_fit(
         assert len(record.failures()) == 2
 
 
-def test_a_failure_is_recorded_and_the_others_go_on(train_here: Train, store: Path, notes: list[str]) -> None:
+def test_a_failure_is_recorded_and_the_others_go_on(train_here, store, notes):
     good, bad = examples("mlp", 1, epochs=2), RunSpec(dataset="folder:/nowhere", arch="mlp")
     assert [run.spec for run in train_here([bad, *good])] == good
     with Store(store, read_only=True) as record:
@@ -168,9 +155,7 @@ def test_a_failure_is_recorded_and_the_others_go_on(train_here: Train, store: Pa
 
 
 @pytest.mark.slow
-def test_a_lost_device_is_used_again_by_a_new_process(
-    train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
-) -> None:
+def test_a_lost_device_is_used_again_by_a_new_process(train_here, store, notes, fits):
     """This process meets a CUDA error; a worker, which is not patched, does not."""
     specs = examples("mlp", 6, epochs=2)  # two stacks
     fits(0, RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ..."))
@@ -205,17 +190,15 @@ WRAPPED = (
     ],
     ids=str,
 )
-def test_what_an_error_becomes(
-    error: Exception, kind: type, reason: str, fits: Callable[[int, Exception], None]
-) -> None:
+def test_what_an_error_becomes(error, kind, reason, fits):
     fits(0, error)
     result = work(StackPlan(tuple(examples("mlp", 1)), "batched"), Job(), CPU, lambda _: None)
     assert type(result) is kind
     assert getattr(result, "reason", "").startswith(reason)
 
 
-def test_what_is_lost_again_and_again_fails() -> None:
-    told: list[Any] = []
+def test_what_is_lost_again_and_again_fails():
+    told = []
     stack = StackPlan(tuple(examples("mlp", 1)), "batched")
     waiting = Waiting([stack], Job(), told.append)
     for _ in range(ATTEMPTS - 1):
@@ -230,13 +213,13 @@ def test_what_is_lost_again_and_again_fails() -> None:
     assert [len(half.specs) for half in waiting.plans] == [1, 1]
 
 
-def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
-    told: list[Any] = []
+def test_a_device_that_fails_in_a_row_is_left_alone():
+    told = []
     stack = StackPlan(tuple(examples("mlp", 1)), "batched")
     waiting = Waiting([], Job(), told.append)
     slots = [local._Slot(torch.device("cuda", i)) for i in range(2)]
     first, second = slots
-    lost, finished = Lost(stack, "CUDA error"), Finished(stack, (), None)  # type: ignore[arg-type]
+    lost, finished = Lost(stack, "CUDA error"), Finished(stack, (), None)
     for result in (lost, finished, lost):
         local._judge(first, slots, result, waiting)
     assert slots == [first, second]
@@ -250,14 +233,14 @@ def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_killed_worker_is_replaced(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_replaced(store, monkeypatch):
     """Its stack goes on in a new worker, and the rows are those of a process that trains alone."""
     monkeypatch.setattr(local, "cores", lambda: 2)
     for longer in LONGER:
         place, killed, notes = store.with_name(f"{longer}.sqlite"), [], []
         specs = examples("mlp", 3, epochs=100 * longer)
 
-        def kill_one(progress: Progress, killed: list[Any] = killed, notes: list[str] = notes) -> None:
+        def kill_one(progress, killed=killed, notes=notes):
             notes += [progress.note] if progress.note else []
             if progress.epochs_done > 60 and not killed:
                 killed.append(multiprocessing.active_children()[0])
@@ -275,11 +258,11 @@ def test_a_killed_worker_is_replaced(store: Path, monkeypatch: pytest.MonkeyPatc
     assert runs == rows(run for one in alone if isinstance(one, Finished) for run in one.runs)
 
 
-def test_training_on_a_cpu_takes_one_thread_and_gives_it_back() -> None:
+def test_training_on_a_cpu_takes_one_thread_and_gives_it_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        seen: list[int] = []
+        seen = []
         work(StackPlan(tuple(examples("mlp", 1, epochs=1)), "batched"), Job(), CPU, lambda _: _seen(seen))
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
@@ -287,12 +270,12 @@ def test_training_on_a_cpu_takes_one_thread_and_gives_it_back() -> None:
         torch.set_num_threads(before)
 
 
-def _seen(seen: list[int]) -> None:
+def _seen(seen):
     seen.append(torch.get_num_threads())
 
 
 @pytest.mark.parametrize("archs", [("mlp",), ("mlp", "cnn")])
-def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[str, ...]) -> None:
+def test_time_left_does_not_climb(monkeypatch, archs):
     """Within an epoch, where compilation ends, or where a slower model begins. None while a model has no speed."""
     clock, shown = [0.0], list[tuple[float, float | None]]()
     monkeypatch.setattr(outcomes.time, "monotonic", lambda: clock[0])
@@ -311,16 +294,16 @@ def test_time_left_does_not_climb(monkeypatch: pytest.MonkeyPatch, archs: tuple[
     assert [at + left for at, left in known] == pytest.approx([end] * len(known))
 
 
-def worked(**fields: Any) -> Any:
+def worked(**fields):
     """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
     ours, theirs = multiprocessing.Pipe()
     ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False)
-    slot: Any = local._Slot(CPU, ended, ours, **fields)
+    slot = local._Slot(CPU, ended, ours, **fields)
     slot.worker = theirs
     return slot
 
 
-def test_a_worker_that_compiles_is_not_waited_for() -> None:
+def test_a_worker_that_compiles_is_not_waited_for():
     """A Ctrl-C ends within seconds: before its first step a stack has nothing that its last checkpoint has not."""
     stack = plan(examples("mlp", 1), CPU)[0]
     compiles, trains = worked(plan=stack), worked(plan=stack)
@@ -338,7 +321,7 @@ def test_a_worker_that_compiles_is_not_waited_for() -> None:
         compiles.worker.recv()
 
 
-def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch):
     """In a slot that is kept for the next execution, which would wait for that stack for ever."""
     monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
     slot = worked(plan=plan(examples("mlp", 1), CPU)[0], trained=True)
@@ -346,7 +329,7 @@ def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: 
     assert (slot.plan, slot.pipe) == (None, None)
 
 
-def test_kept_workers_serve_whatever_comes_next() -> None:
+def test_kept_workers_serve_whatever_comes_next():
     """A worker of its GPU trains the next stack; that of another, which would hold memory there, ends."""
     first, second, workers = worked(), worked(), executors.Workers()
     cpu = [local._Slot(CPU), local._Slot(CPU)]
@@ -362,18 +345,18 @@ def test_kept_workers_serve_whatever_comes_next() -> None:
 class FakeWorkers:
     """Threads that speak as workers do, and break at random moments. They know who trains, and on which device."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.chance, self.training = random.Random(seed), Counter[torch.device]()
-        self.threads: list[threading.Thread] = []
+        self.threads = []
 
-    def start(self, slot: local._Slot) -> Any:
+    def start(self, slot):
         slot.pipe, theirs = multiprocessing.Pipe()
         slot.process = threading.Thread(target=self.serve, args=(theirs, slot.device), daemon=True)
         slot.process.start()
         self.threads.append(slot.process)
         return slot.pipe
 
-    def serve(self, pipe: Any, device: torch.device) -> None:
+    def serve(self, pipe, device):
         with pipe, suppress(EOFError, OSError):
             while True:
                 order = pipe.recv()
@@ -386,7 +369,7 @@ class FakeWorkers:
                 if isinstance(result, Lost):
                     return
 
-    def work(self, pipe: Any, device: torch.device, stack: StackPlan) -> Any:
+    def work(self, pipe, device, stack):
         """A result; None where the worker dies: while it compiles, or while it trains."""
         ends = [lambda stack: None, TooLarge, lambda stack: Lost(stack, "CUDA error"), lambda stack: finished(stack)]
         moment, end = self.chance.random(), self.chance.choices(ends, (1, 1, 1, 9))[0](stack)
@@ -400,15 +383,15 @@ class FakeWorkers:
         return Stopped(stack) if pipe.poll() else end
 
 
-def finished(stack: StackPlan) -> Finished:
-    return Finished(stack, (), None)  # type: ignore[arg-type]
+def finished(stack):
+    return Finished(stack, (), None)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_stack_has_one_end_whenever_workers_break(seed, monkeypatch):
     """Over several executions, some of which are left in the middle; no worker is left in the end."""
     fake = FakeWorkers(seed)
     monkeypatch.setattr(local, "_start", fake.start)
@@ -435,13 +418,13 @@ def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_workers_serve_several_executions(store: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_serve_several_executions(store, train_here, monkeypatch):
     """Each with its own store and time limit; one that dies between them is replaced, and none outlives the context."""
     alone = rows(train_here(examples("mlp", 2, epochs=3), store=store.with_name("alone.sqlite")))
     monkeypatch.setattr(local, "cores", lambda: 2)
     with executors.Workers() as workers:
 
-        def train(name: str, **options: Any) -> dict[str, Run]:
+        def train(name, **options):
             specs, place = examples("mlp", 2, epochs=3), store.with_name(name)
             return rows(execute(specs, store=place, device="cpu", workers=workers, **options))
 
@@ -463,5 +446,5 @@ def test_workers_serve_several_executions(store: Path, train_here: Train, monkey
     assert multiprocessing.active_children() == []
 
 
-def interrupted(total: ProgressSum, message: StackProgress | str) -> None:
+def interrupted(total, message):
     raise KeyboardInterrupt

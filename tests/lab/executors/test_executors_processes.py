@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ pytestmark = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", ["kill", "interrupt", "together"])
-def test_scene(scene: str, tmp_path: Path) -> None:
+def test_scene(scene, tmp_path):
     command = [sys.executable, "-W", "error", str(SCRIPT), scene, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,7 +50,7 @@ print(len(list(execute(pairs(base, range(2)), store=Path("runs.sqlite"), device=
 
 
 @pytest.mark.slow
-def test_workers_that_show_a_bar_leave_nothing_behind(tmp_path: Path) -> None:
+def test_workers_that_show_a_bar_leave_nothing_behind(tmp_path):
     pytest.importorskip("tqdm")
     (tmp_path / "with_a_bar.py").write_text(WITH_A_BAR)
     command = [sys.executable, "-c", TRAIN_IT]
@@ -62,7 +61,7 @@ def test_workers_that_show_a_bar_leave_nothing_behind(tmp_path: Path) -> None:
 class Training:
     """A process that trains two stacks in a pool of two workers, in a process group of its own."""
 
-    def __init__(self, store: Path, checkpoint_seconds: float, epochs: int) -> None:
+    def __init__(self, store, checkpoint_seconds, epochs):
         arguments = [str(SCRIPT), "train", str(store), str(checkpoint_seconds), str(epochs)]
         self.store = store
         self.process = subprocess.Popen(
@@ -73,24 +72,24 @@ class Training:
             start_new_session=True,
         )
 
-    def finish(self) -> tuple[int, str]:
+    def finish(self):
         _, errors = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, errors
 
-    def reaches(self, happened: Callable[[], bool]) -> bool:
+    def reaches(self, happened):
         """Wait until it has happened; False where the process ended before."""
         wait_for(lambda: happened() or self.process.poll() is not None)
         return self.process.poll() is None
 
-    def workers(self) -> list[int]:
+    def workers(self):
         """Process ids of the workers: they are the ones that have torch in memory."""
         return [one for one in processes() if parent_of(one) == self.process.pid and has_torch(one)]
 
-    def begun(self) -> int:
+    def begun(self):
         """Stacks with an epoch: before its first step a stack has nothing to keep."""
         return len(list(checkpoints(self.store).glob("*/epochs.jsonl")))
 
-    def states(self) -> dict[Path, int]:
+    def states(self):
         """Checkpoints, and when each was written."""
         found = {}
         for state in checkpoints(self.store).glob("*/state.safetensors"):
@@ -101,21 +100,18 @@ class Training:
         return found
 
 
-def has_torch(process: int) -> bool:
+def has_torch(process):
     try:
         return "libtorch_cpu" in Path(f"/proc/{process}/maps").read_text()
     except OSError:
         return False
 
 
-Begin = Callable[[Path, float, int], Training]
-
-
 @pytest.fixture
-def begin() -> Iterator[Begin]:
-    begun: list[Training] = []
+def begin():
+    begun = []
 
-    def start(store: Path, checkpoint_seconds: float, epochs: int) -> Training:
+    def start(store, checkpoint_seconds, epochs):
         begun.append(Training(store, checkpoint_seconds, epochs))
         return begun[-1]
 
@@ -126,7 +122,7 @@ def begin() -> Iterator[Begin]:
 
 
 @pytest.mark.slow
-def test_a_pool_that_is_interrupted_and_then_killed(tmp_path: Path, begin: Begin) -> None:
+def test_a_pool_that_is_interrupted_and_then_killed(tmp_path, begin):
     for epochs in (200 * longer for longer in LONGER):
         store = tmp_path / f"{epochs}.sqlite"
         if interrupted(begin(store, 10**6, epochs)) and killed(begin(store, 0.05, epochs)):
@@ -141,7 +137,7 @@ def test_a_pool_that_is_interrupted_and_then_killed(tmp_path: Path, begin: Begin
     assert not checkpoints(store).exists()
 
 
-def interrupted(training: Training) -> bool:
+def interrupted(training):
     """Ctrl-C: every stack writes a checkpoint, though none is due, and all processes end."""
     if not training.reaches(lambda: training.begun() == 2):
         return False
@@ -158,12 +154,12 @@ def interrupted(training: Training) -> bool:
     return True
 
 
-def killed(training: Training) -> bool:
+def killed(training):
     """No worker outlives its parent: it could write into the next one's checkpoint."""
     before = training.states()
-    workers: list[int] = []
+    workers = []
 
-    def both_train() -> bool:
+    def both_train():
         workers[:] = training.workers()
         return len(workers) == 2 and training.states() != before
 
@@ -176,7 +172,7 @@ def killed(training: Training) -> bool:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_workers_start(tmp_path: Path, begin: Begin) -> None:
+def test_ctrl_c_while_workers_start(tmp_path, begin):
     training = begin(tmp_path / "runs.sqlite", 10**6, 10**6)
     assert training.reaches(lambda: any(checkpoints(training.store).glob("plans-*.json")))
     os.killpg(training.process.pid, signal.SIGINT)

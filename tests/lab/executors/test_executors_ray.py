@@ -4,20 +4,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from executor_examples import LONGER, PATIENCE, checkpoints, examples, parent_of, processes, rows, stored, wait_for
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine import Progress, plan
+from asymtrain.lab.engine import plan
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.executors.outcomes import Job, Stopped
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
 ray = pytest.importorskip("ray")
@@ -39,7 +37,7 @@ UNDISTURBED = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
+def cluster():
     with pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
         patch.setattr("asymtrain.lab.executors.ray.cores", lambda: 2)
         patch.setattr("asymtrain.lab.executors.ray.SHUTDOWN_SECONDS", PATIENCE)
@@ -50,7 +48,7 @@ def cluster() -> Iterator[RayCluster]:
     assert not ray.is_initialized(), "a cluster that was started here must not stay"
 
 
-def start(opened: ExitStack) -> RayCluster:
+def start(opened):
     """Ray gives its first process 30 seconds, which a busy machine may not have."""
     for _ in range(4):
         with suppress(UsageError):
@@ -59,10 +57,10 @@ def start(opened: ExitStack) -> RayCluster:
 
 
 @pytest.fixture
-def train(cluster: RayCluster, store: Path) -> Callable[..., list[Run]]:
+def train(cluster, store):
     wait_for(lambda: not training_processes())
 
-    def on_ray(specs: list[RunSpec], **options: Any) -> list[Run]:
+    def on_ray(specs, **options):
         runs = list(execute(specs, **{"store": store, "executor": "ray", **options}))
         assert ray.is_initialized(), "a cluster that was there before must stay"
         return runs
@@ -70,40 +68,38 @@ def train(cluster: RayCluster, store: Path) -> Callable[..., list[Run]]:
     return on_ray
 
 
-def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
-    train: Callable[..., list[Run]], store: Path, other_machine: Any
-) -> None:
+def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(train, store, other_machine):
     other_machine.specs = examples("mlp", 1, epochs=30)
     train(other_machine.specs, progress=other_machine)
     assert other_machine.answers == [[], [], []]
     assert len(stored(store)) == 2
 
 
-def training_processes() -> list[int]:
+def training_processes():
     """Workers of our cluster that are in the middle of a stack: Ray names processes by their task."""
     return [one for one in processes() if _name(one).startswith("ray::_train") and _grandparent(one) == os.getpid()]
 
 
-def _name(process: int) -> str:
+def _name(process):
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
 
-def _grandparent(process: int) -> int | None:
+def _grandparent(process):
     parent = parent_of(process)
     return None if parent is None else parent_of(parent)
 
 
-def kill(process: int) -> int:
+def kill(process):
     with suppress(ProcessLookupError):  # it was faster
         os.kill(process, signal.SIGKILL)
     return process
 
 
-def test_every_epoch_comes_back_from_the_cluster(train: Callable[..., list[Run]], store: Path) -> None:
-    reports: list[Progress] = []
+def test_every_epoch_comes_back_from_the_cluster(train, store):
+    reports = []
     runs = train(examples("mlp", 1, epochs=3), progress=reports.append)
     recorded = [(spec.id, epoch) for report in reports for spec, epoch in report.recorded]
     assert sorted(recorded, key=lambda pair: (pair[0], pair[1].epoch)) == [
@@ -112,18 +108,16 @@ def test_every_epoch_comes_back_from_the_cluster(train: Callable[..., list[Run]]
     assert [run for report in reports for run in report.finished] == runs
 
 
-def test_a_killed_worker_costs_nothing(
-    train: Callable[..., list[Run]], cluster: RayCluster, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_costs_nothing(train, cluster, store, monkeypatch):
     """The rows are, bit by bit, those of a local execution that nobody disturbed."""
     assert cluster == RayCluster(torch.device("cpu"), 2)
     for longer in LONGER:
         place = store.with_name(f"{longer}.sqlite")
         specs = [*examples("mlp", 3, epochs=150 * longer), *examples("cnn", 1, epochs=10)]
-        killed: list[int] = []
-        notes: list[str] = []
+        killed = []
+        notes = []
 
-        def kill_one(progress: Progress, place: Path = place, killed: list[int] = killed, notes: Any = notes) -> None:
+        def kill_one(progress, place=place, killed=killed, notes=notes):
             notes += [progress.note] if progress.note else []
             if not killed and progress.epochs_done > 60 and any(checkpoints(place).glob("*/state.safetensors")):
                 killed += [kill(process) for process in training_processes()[:1]]
@@ -141,7 +135,7 @@ def test_a_killed_worker_costs_nothing(
     assert rows(runs) == rows(execute(specs, device="cpu"))
 
 
-def test_a_time_limit_ends_with_a_checkpoint(train: Callable[..., list[Run]], store: Path, notes: Any) -> None:
+def test_a_time_limit_ends_with_a_checkpoint(train, store, notes):
     specs = [*examples("cnn", 2, epochs=10**5)]  # four stacks for two workers
     seconds = 4.0
     while not any(checkpoints(store).glob("*/state.safetensors")):
@@ -158,8 +152,8 @@ def test_a_time_limit_ends_with_a_checkpoint(train: Callable[..., list[Run]], st
     assert notes == ["time was over before a stack had trained an epoch"]
 
 
-def test_ctrl_c_writes_a_checkpoint_though_none_is_due(train: Callable[..., list[Run]], store: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+def test_ctrl_c_writes_a_checkpoint_though_none_is_due(train, store):
+    def interrupt(progress):
         if progress.epochs_done:
             raise KeyboardInterrupt
 
@@ -169,19 +163,19 @@ def test_ctrl_c_writes_a_checkpoint_though_none_is_due(train: Callable[..., list
     wait_for(lambda: not training_processes())
 
 
-def test_closing_the_iterator_ends_what_trains(cluster: RayCluster, store: Path) -> None:
+def test_closing_the_iterator_ends_what_trains(cluster, store):
     quick, slow = examples("mlp", 1, epochs=1)[0], examples("mlp", 1, epochs=10**6)[0]
     running = execute([quick, slow], store=store, executor="ray")
     assert next(running).spec == quick
     wait_for(training_processes)
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     wait_for(lambda: not training_processes())
 
 
-def test_a_stack_that_kills_every_worker_fails(train: Callable[..., list[Run]], store: Path) -> None:
+def test_a_stack_that_kills_every_worker_fails(train, store):
     specs, killed = examples("mlp", 1, epochs=10**6)[:1], set()
 
-    def kill_all(progress: Progress) -> None:
+    def kill_all(progress):
         killed.update(kill(process) for process in training_processes())
 
     with pytest.raises(UsageError, match=r"its worker or its node died \(WorkerCrashedError\) \(3 times\)"):
@@ -191,7 +185,7 @@ def test_a_stack_that_kills_every_worker_fails(train: Callable[..., list[Run]], 
         assert [failure.spec for failure in record.failures()] == specs
 
 
-def test_failures_name_the_node(train: Callable[..., list[Run]], store: Path) -> None:
+def test_failures_name_the_node(train, store):
     bad = RunSpec(dataset="folder:/nowhere", arch="mlp")
     with pytest.raises(UsageError, match=r"/nowhere.* \(on node [\d.]+\)$"):
         train([bad], data_root=Path("elsewhere"))
@@ -199,9 +193,7 @@ def test_failures_name_the_node(train: Callable[..., list[Run]], store: Path) ->
         train([bad], device="cuda")
 
 
-def test_a_function_that_a_node_cannot_import_is_named_with_the_node(
-    train: Callable[..., list[Run]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_a_node_cannot_import_is_named_with_the_node(train, tmp_path, monkeypatch):
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen" / "cluster_data.py").write_text(
         "import numpy\ndef data(): return numpy.zeros((40, 1, 8, 8), 'u1'), numpy.arange(40) % 2"
@@ -215,9 +207,9 @@ def test_a_function_that_a_node_cannot_import_is_named_with_the_node(
     assert [run.spec for run in train([spec])] == [spec]
 
 
-def test_a_cluster_that_has_lost_its_gpus_is_named(cluster: RayCluster) -> None:
+def test_a_cluster_that_has_lost_its_gpus_is_named(cluster):
     """As where every node with a GPU has gone: Ray waits for the next one."""
-    told: list[Any] = []
+    told = []
     stacks = plan(examples("mlp", 1, epochs=1), torch.device("cpu"))
     job = Job(deadline=time.time() + 5)  # what nobody has begun by then is given up
     outcomes = list(RayCluster(torch.device("cuda"), 1).run(stacks, job, told.append))
@@ -225,17 +217,15 @@ def test_a_cluster_that_has_lost_its_gpus_is_named(cluster: RayCluster) -> None:
     assert told == ["the Ray cluster has no GPU now: 1 stack will wait for a node that has one (Ctrl-C ends it)"]
 
 
-def test_a_node_without_the_drivers_disk_trains_without_checkpoints(
-    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_the_drivers_disk_trains_without_checkpoints(cluster, tmp_path, monkeypatch):
     # The driver does not write the plan that workers look for: to them this is a folder of another machine.
     monkeypatch.setattr("asymtrain.lab.executors.ray.open_checkpoint", lambda *_: None)
     stacks = plan(examples("mlp", 1, epochs=2), cluster.device)
     for _ in range(3):  # notes are not rows: on a machine that is short of everything one may be lost
-        told: list[Any] = []
+        told = []
         (outcome,) = cluster.run(stacks, Job(checkpoints=tmp_path / "unseen"), told.append)
-        assert len(outcome.runs) == 2  # type: ignore[union-attr]
-        assert outcome.provenance.torch == torch.__version__  # type: ignore[union-attr]
+        assert len(outcome.runs) == 2
+        assert outcome.provenance.torch == torch.__version__
         if notes := [message for message in told if isinstance(message, str)]:
             break
     (note,) = notes

@@ -3,27 +3,21 @@
 import json
 import socket
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from executor_examples import bare, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import begun_stacks, checkpointed
-from asymtrain.lab.engine import Progress, StackPlan
+from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.executors import execute, outcomes
 from asymtrain.lab.executors.outcomes import Job
-from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store, StoreError, requests
 
-Train = Callable[..., list[Run]]
 
-
-def test_stored_runs_are_not_trained_again(train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_runs_are_not_trained_again(train_here, monkeypatch):
     specs = examples("mlp", 2, epochs=2)
     first = train_here(specs)
     assert rows(first).keys() == {spec.id for spec in specs}
@@ -31,16 +25,14 @@ def test_stored_runs_are_not_trained_again(train_here: Train, monkeypatch: pytes
     assert rows(train_here(specs)) == rows(first)
 
 
-def test_without_a_store_nothing_is_written(train_here: Train, tmp_path: Path) -> None:
+def test_without_a_store_nothing_is_written(train_here, tmp_path):
     specs = examples("mlp", 1, epochs=2)
     assert len(train_here(specs, store=None)) == 2
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arch", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
-def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
-    arch: str, train_here: Train, train_a_little: Train, store: Path, tmp_path: Path
-) -> None:
+def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(arch, train_here, train_a_little, store, tmp_path):
     specs = examples(arch, 2, epochs=7)
     assert len(train_a_little(specs)) < 4
     # Of the stack that was at work: those behind it were not begun.
@@ -54,7 +46,7 @@ def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
     assert not checkpoints(store).exists()
 
 
-def test_a_limit_in_minutes(train_here: Train, store: Path) -> None:
+def test_a_limit_in_minutes(train_here, store):
     """Without it, the test would end by pytest's own limit."""
     assert train_here(examples("mlp", 1, epochs=10**7), minutes=0.5 / 60) == []
     with Store(store, read_only=True) as record:
@@ -65,7 +57,7 @@ def test_a_limit_in_minutes(train_here: Train, store: Path) -> None:
 TOO_SHORT = "time was over before a stack had trained an epoch"
 
 
-def test_a_limit_that_is_past_trains_nothing_and_says_so(train_here: Train, store: Path, notes: list[str]) -> None:
+def test_a_limit_that_is_past_trains_nothing_and_says_so(train_here, store, notes):
     assert train_here(examples("mlp", 1), minutes=-1) == []
     assert notes == [TOO_SHORT]
     with Store(store, read_only=True) as record:
@@ -76,13 +68,11 @@ def test_a_limit_that_is_past_trains_nothing_and_says_so(train_here: Train, stor
     assert notes == []
 
 
-def test_a_limit_that_ends_a_stack_on_its_way_is_not_called_too_short(
-    train_here: Train, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
+def test_a_limit_that_ends_a_stack_on_its_way_is_not_called_too_short(train_here, notes, monkeypatch):
+    seen = []
 
-    def watch(progress: Progress) -> None:
-        notes(progress)  # type: ignore[operator]
+    def watch(progress):
+        notes(progress)
         seen.append(progress.epochs_done)
 
     monkeypatch.setattr(Job, "is_over", lambda self: bool(seen and seen[-1]))
@@ -90,21 +80,19 @@ def test_a_limit_that_ends_a_stack_on_its_way_is_not_called_too_short(
     assert notes == []
 
 
-def test_stacks_that_were_planned_and_not_begun_keep_their_members(
-    train_here: Train, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[set[str]] = []
+def test_stacks_that_were_planned_and_not_begun_keep_their_members(train_here, store, monkeypatch):
+    trained = []
     work = outcomes.train_stack
 
-    def note(plan: StackPlan, *arguments: object, **options: object) -> list[Run] | None:
+    def note(plan, *arguments, **options):
         trained.append({spec.id for spec in plan.specs})
-        return work(plan, *arguments, **options)  # type: ignore[arg-type]
+        return work(plan, *arguments, **options)
 
     monkeypatch.setattr(outcomes, "train_stack", note)
     specs = examples("mlp", 6, epochs=2)  # twelve runs: two stacks of six
     running = execute(specs, store=store, device="cpu")
     next(running)
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     assert len(trained) == 1
     # Another machine would cut what is left in two.
     monkeypatch.setattr("asymtrain.lab.executors.local.Local.workers", property(lambda self: 4))
@@ -113,7 +101,7 @@ def test_stacks_that_were_planned_and_not_begun_keep_their_members(
     assert trained[0] | trained[1] == {spec.id for spec in specs}
 
 
-def test_plans_for_another_kind_of_device_are_made_anew(train_here: Train, store: Path) -> None:
+def test_plans_for_another_kind_of_device_are_made_anew(train_here, store):
     specs = examples("mlp", 6, epochs=2)
     train_here(specs, minutes=-1)
     (file,) = checkpoints(store).glob("plans-*.json")
@@ -124,22 +112,20 @@ def test_plans_for_another_kind_of_device_are_made_anew(train_here: Train, store
     running = execute(specs[:4], store=store, device="cpu")
     assert next(running).spec in specs
     assert [len(plan.specs) for plan in begun_stacks(checkpoints(store))] == []
-    running.close()  # type: ignore[attr-defined]
+    running.close()
 
 
-def test_a_store_that_fails_half_way_loses_nothing(
-    train_here: Train, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_half_way_loses_nothing(train_here, store, monkeypatch):
     """Half of a stack's rows are stored: the stack keeps all its members, and only the other rows are added."""
     specs = examples("mlp", 3, epochs=3)
     expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
     add, added = Store.add, []
 
-    def add_three(self: Store, run: Run, **options: object) -> bool:
+    def add_three(self, run, **options):
         if len(added) == 3:
             raise StoreError("the disk is full")
         added.append(run)
-        return add(self, run, **options)  # type: ignore[arg-type]
+        return add(self, run, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "add", add_three)
@@ -155,16 +141,14 @@ def test_a_store_that_fails_half_way_loses_nothing(
     assert not checkpoints(store).exists()
 
 
-def test_begun_stacks_store_unasked_members_too(train_here: Train, train_a_little: Train, store: Path) -> None:
+def test_begun_stacks_store_unasked_members_too(train_here, train_a_little, store):
     specs = examples("mlp", 2, epochs=5)
     assert train_a_little(specs) == []
     assert [run.spec for run in train_here(specs[:1])] == specs[:1]
     assert stored(store).keys() == {spec.id for spec in specs}
 
 
-def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
-    train_here: Train, train_a_little: Train, store: Path
-) -> None:
+def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(train_here, train_a_little, store):
     mine, others = examples("mlp", 2, epochs=5), examples("mlp", 1, epochs=6)
     train_a_little(mine)
     train_a_little(others)
@@ -181,7 +165,7 @@ def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
         assert [one.attempt for one in record.records([spec.id for spec in mine], every_attempt=True)].count(2) == 1
 
 
-def test_a_damaged_plan_of_a_stack_is_made_again(train_here: Train, train_a_little: Train, store: Path) -> None:
+def test_a_damaged_plan_of_a_stack_is_made_again(train_here, train_a_little, store):
     """From the plans of the execution: the stack keeps its members and its checkpoint."""
     specs = examples("mlp", 2, epochs=5)
     expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
@@ -189,16 +173,14 @@ def test_a_damaged_plan_of_a_stack_is_made_again(train_here: Train, train_a_litt
     (file,) = checkpoints(store).glob("*/plan.json")
     file.write_bytes(b"")
     assert checkpointed(store) == {spec.id for spec in specs}
-    seen: list[int] = []
+    seen = []
     assert rows(train_here(specs, progress=lambda progress: seen.append(progress.epochs_done))) == expected
     assert seen[0] >= 2 * len(specs)
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["of the execution", "of the stack too"])
 @pytest.mark.parametrize(("good", "bad"), [('"epochs": 5', '"epochs": 4'), ('"path"', '"pith"'), ("{", "")])
-def test_damaged_plans_are_set_aside_and_the_training_goes_on(
-    train_here: Train, train_a_little: Train, store: Path, good: str, bad: str, both: bool
-) -> None:
+def test_damaged_plans_are_set_aside_and_the_training_goes_on(train_here, train_a_little, store, good, bad, both):
     """From the checkpoint, where the runs are planned as they were."""
     specs = examples("mlp", 2, epochs=5)
     expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
@@ -206,16 +188,14 @@ def test_damaged_plans_are_set_aside_and_the_training_goes_on(
     files = [file for name in ("plans-*.json", "*/plan.json") for file in checkpoints(store).glob(name)]
     for file in files if both else files[:1]:
         file.write_text(file.read_text().replace(good, bad, 1))
-    seen: list[int] = []
+    seen = []
     with pytest.warns(UsageWarning, match="set aside"):
         trained = train_here(specs, progress=lambda progress: seen.append(progress.epochs_done))
     assert rows(trained) == stored(store) == expected
     assert seen[0] >= 2 * len(specs)
 
 
-def test_a_damaged_checkpoint_is_told_of(
-    train_here: Train, train_a_little: Train, store: Path, notes: list[str]
-) -> None:
+def test_a_damaged_checkpoint_is_told_of(train_here, train_a_little, store, notes):
     specs = examples("mlp", 2, epochs=5)
     expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
     train_a_little(specs)
@@ -226,7 +206,7 @@ def test_a_damaged_checkpoint_is_told_of(
 
 
 @pytest.fixture
-def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def stranger(monkeypatch):
     """The name that another live process would put on its claims."""
     process = subprocess.Popen(["sleep", "3600"])
     yield lambda: f"{socket.gethostname()}/{process.pid}/{requests._start_of(process.pid)}"
@@ -234,9 +214,7 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     process.wait()
 
 
-def test_runs_of_another_process_are_left_to_it(
-    train_here: Train, store: Path, notes: list[str], stranger: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_another_process_are_left_to_it(train_here, store, notes, stranger, monkeypatch):
     specs = examples("mlp", 2, epochs=2)
     others = Store(store)
     with monkeypatch.context() as patch:
@@ -256,8 +234,8 @@ def test_runs_of_another_process_are_left_to_it(
     "cores", [pytest.param(1, id="in this process"), pytest.param(2, id="in two workers", marks=pytest.mark.slow)]
 )
 def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
-    cores: int, train_here: Train, store: Path, other_machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cores, train_here, store, other_machine, monkeypatch
+):
     other_machine.specs = examples("mlp", 1, epochs=8)
     monkeypatch.setattr("asymtrain.lab.executors.local.cores", lambda: cores)
     assert len(train_here(other_machine.specs, progress=other_machine)) == 2
@@ -265,19 +243,19 @@ def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
     assert len(stored(store)) == 2
 
 
-def test_a_stack_does_not_depend_on_when_it_was_interrupted(train_here: Train, store: Path) -> None:
+def test_a_stack_does_not_depend_on_when_it_was_interrupted(train_here, store):
     """Interrupted at every moment that a caller can choose: after each of its runs."""
     specs = examples("mlp", 6, epochs=3)
     expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
     for count in range(1, 5):
         running = execute(specs, store=store, device="cpu")
         seen = [next(running) for _ in range(count)]
-        running.close()  # type: ignore[attr-defined]
+        running.close()
         assert all(bare(run) == expected[run.spec.id] for run in seen)
     assert rows(train_here(specs)) == expected
 
 
-def test_what_a_killed_process_left_of_finished_stacks_is_removed(train_here: Train, store: Path) -> None:
+def test_what_a_killed_process_left_of_finished_stacks_is_removed(train_here, store):
     """It was killed before it wrote a plan, between storing and closing, or while it closed."""
     specs = examples("mlp", 2, epochs=2)
     train_here(specs)

@@ -3,42 +3,28 @@
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import states, train
-from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers
+from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
 from small_backbones import LEARNING
 
-SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
+SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}  # as the small scale has it
 VIT = LEARNING["vit"]
 
 
-@pytest.fixture(autouse=True)
-def small_scale(monkeypatch):
-    """The quick scale in a hundredth of its size."""
-    from asymtrain.lab.scales import SCALES
-
-    quick = SCALES["quick"]
-    monkeypatch.setitem(quick.archs, "vit", {**quick.archs["vit"], "arch_options": VIT})
-    monkeypatch.setitem(quick.datasets, "shapes", {"dataset_options": SMALL})
+pytestmark = pytest.mark.usefixtures("small_scale")
 
 
-def call(*arguments):
-    app = typer.Typer()
-    app.command()(command_of(INSTRUMENT))
-    found = CliRunner().invoke(app, list(map(str, arguments)))
-    if found.exception and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found
+@pytest.fixture
+def call(call_of):
+    return call_of(INSTRUMENT)
 
 
-def test_pairs_are_trained_measured_and_written(tmp_path):
+def test_pairs_are_trained_measured_and_written(call, tmp_path):
     options = ["--seeds", 2, "--epochs", 2, "--at", "0,2", "--sample", 9, "--images", 2, "--out", tmp_path, "--json"]
     document = json.loads(call(*options).stdout)
     assert document["settings"] == "attention:sample=9"
@@ -57,12 +43,12 @@ def test_pairs_are_trained_measured_and_written(tmp_path):
         assert text in page
     again = json.loads(call(*options).stdout)  # from the states that were kept
     assert again == document
-    shown = call(*options[:-1], "--layers", "2", "--raw", "--query", "mean").stdout
+    shown = call(*options[:-1], "--query", "mean").stdout
     assert "map entropy (nats)" in shown
     assert "layer 1, Plain" in shown
 
 
-def test_a_stored_run_keeps_its_measurement(tmp_path):
+def test_a_stored_run_keeps_its_measurement(call, tmp_path):
     spec = RunSpec(arch="vit", arch_options=VIT, dataset_options=SMALL, epochs=2)
     place = tmp_path / "runs.sqlite"
     with Store(place) as store:
@@ -93,7 +79,7 @@ def mixed(tmp_path):
     return vit, mlp
 
 
-def test_all_runs_are_those_with_attention(mixed, tmp_path):
+def test_all_runs_are_those_with_attention(call, mixed, tmp_path):
     vit, mlp = mixed
     options = ["--store", tmp_path / "runs.sqlite", "--sample", 5, "--images", 0, "--json", "--at", 1]
     found = call("--run", "all", *options, "--out", tmp_path / "out")
@@ -105,7 +91,7 @@ def test_all_runs_are_those_with_attention(mixed, tmp_path):
 
 
 @pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])
-def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_path, monkeypatch):
+def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(call, at, kept, tmp_path, monkeypatch):
     options = ["--seeds", 1, "--epochs", 2, "--at", "0,1,2", "--sample", 5, "--images", 0, "--out", tmp_path]
     saved = []
 
@@ -141,15 +127,13 @@ def test_the_defaults_are_those_of_the_settings():
         (["--arch", "mlp"], "mlp has no attention"),
         (["--sample", "41"], "larger than the test set of 40: give --sample"),
         (["--sample", "0"], "1 image or more"),
-        (["--layers", "7"], "there are layers 1 to 2"),
-        (["--layers", "blocks.7.attention"], "unknown attention layer"),
         (["--at", "9", "--epochs", "2"], "epochs from 0 to 2"),
         (["--images", "7"], "between 0 and 6"),
         (["--query", "patch"], "'class_token' or 'mean'"),
         (["--threshold", "0"], "above 0"),
     ],
 )
-def test_bad_options_are_refused_before_anything_is_trained(options, text, tmp_path):
+def test_bad_options_are_refused_before_anything_is_trained(call, options, text, tmp_path):
     with pytest.raises(UsageError, match=text):
         call("--sample", 9, *options, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -160,5 +144,3 @@ def test_what_is_typed_as_values():
     assert parse_epochs(None, 6) == (1, 4, 6)
     assert parse_epochs(None, 1) == (1,)
     assert parse_epochs("5, 0,5", 9) == (0, 5)
-    assert parse_layers("2,1,b", ["a", "b", "c"]) == ("b", "a")
-    assert parse_layers(None, ["a"]) == ()

@@ -13,7 +13,7 @@ from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State, initial_state
 from asymtrain.lab.instruments.attention import measure as measuring
-from asymtrain.lab.instruments.attention.measure import check_spec, measure_attention, measure_model, measure_states
+from asymtrain.lab.instruments.attention.measure import measure_model, measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings, summarise
 from asymtrain.lab.instruments.attention.show import map_figures, maps_figure, metric_figures
@@ -27,6 +27,10 @@ SPEC = RunSpec(
     epochs=2,
 )
 SETTINGS = AttentionSettings(sample=7)
+
+
+def measure_attention(state, *arguments):
+    return measure_states([state], *arguments)[0]
 
 
 @pytest.fixture(scope="module")
@@ -150,17 +154,8 @@ def test_many_states_and_chunks_give_what_each_gives_alone(state, dataset, monke
         np.testing.assert_allclose(alone.maps["rollout"].sum(1), 1, rtol=1e-5)
 
 
-def test_queries_averaged_and_maps_as_they_are(state, dataset):
+def test_queries_averaged(state, dataset):
     usual = measure_attention(state, dataset, SETTINGS)
-    raw = measure_attention(state, dataset, dataclasses.replace(SETTINGS, renormalise=False))
-    scope = "blocks.1.attention:0"
-    # One factor for each map: what goes to the patches.
-    share = raw.of("peak_strength", scope) / usual.of("peak_strength", scope)
-    np.testing.assert_allclose(
-        share, raw.of("coverage_of_mask", scope) / usual.of("coverage_of_mask", scope), rtol=1e-4
-    )
-    assert (share < 1).all()
-    np.testing.assert_allclose(raw.of("gini", scope), usual.of("gini", scope), rtol=1e-4)
     mean = measure_attention(state, dataset, dataclasses.replace(SETTINGS, query="mean"))
     assert (mean.of("entropy") > usual.of("entropy")).mean() > 0.8  # an average is more even than its parts
 
@@ -253,29 +248,9 @@ def test_the_key_names_what_is_not_the_default():
     assert AttentionSettings(sample=5).indices(40) == AttentionSettings(sample=9).indices(40)[:5]
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"sample": 0}, "1 image or more"),
-        ({"query": "patch"}, "'class_token' or 'mean'"),
-        ({"threshold": 0.0}, "above 0"),
-    ],
-)
-def test_bad_settings_say_so(settings, text):
-    with pytest.raises(UsageError, match=text):
-        AttentionSettings(**settings)
-
-
 def test_bad_input_says_what_to_do(state, dataset):
-    with pytest.raises(UsageError, match="sample of 41 images is larger than the test set of 40"):
-        measure_attention(state, dataset, AttentionSettings(sample=41))
     with pytest.raises(UsageError, match="unknown attention layer 'blocks"):
         measure_attention(state, dataset, dataclasses.replace(SETTINGS, layers=("blocks.9.attention",)))
-    mlp = dataclasses.replace(SPEC, arch="mlp", arch_options={})
-    with pytest.raises(UsageError, match="mlp has no attention: measure a vision transformer"):
-        measure_attention(initial_state(mlp, dataset), dataset, SETTINGS)
-    with pytest.raises(UsageError, match="mlp has no attention"):
-        check_spec(mlp, dataset, SETTINGS)
     wide = dataclasses.replace(SPEC, arch_options={**dict(SPEC.arch_options), "width": 32})
     for parameters in (initial_state(wide, dataset).parameters, {}):
         with pytest.raises(UsageError, match="the state is from another backbone"):

@@ -61,9 +61,8 @@ def slow(name, p, inside):
 
 
 @pytest.mark.parametrize("name", metrics.METRICS)
-@pytest.mark.parametrize("scale", [1.0, 0.7], ids=["distribution", "not renormalised"])
-def test_against_a_loop(name, scale):
-    maps = random_maps(3, 2, 17) * scale
+def test_against_a_loop(name):
+    maps = random_maps(3, 2, 17)
     maps[0, 0, :5] = 0
     inside = torch.rand(3, 2, 17, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     got = metrics.METRICS[name](maps, *([inside] if regions(name) else []))

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.alignment.measure import conflicts, run_conflict, variant_of, variant_specs
+from asymtrain.lab.instruments.alignment.measure import VARIANTS, conflicts, run_conflict, variant_of
+from asymtrain.lab.instruments.curves import in_variants
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 
@@ -101,14 +102,14 @@ def test_a_run_that_diverged_is_in_and_named():
 def test_the_variants_are_specs_and_are_told_apart():
     spec = RunSpec(epochs=1)
     names = ["trained", "frozen", "detached"]
-    specs = variant_specs(spec, names)
+    specs = in_variants(spec, names, VARIANTS)
     assert specs[0] == spec
     assert [variant_of(one) for one in specs] == names
     assert variant_of(dataclasses.replace(spec, signal="noise")) == "noise"
     found = conflicts([Run(one, (epoch(1, 0.1),)) for one in specs])
     assert [one.variant for one in found] == names
     with pytest.raises(UsageError, match="unknown variant of the branches 'frosen': did you mean 'frozen'"):
-        variant_specs(spec, ["frosen"])
+        in_variants(spec, ["frosen"], VARIANTS)
 
 
 def test_runs_without_a_cosine_are_refused():

@@ -13,8 +13,8 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
 from asymtrain.lab.engine.schedule import steps_of
 from asymtrain.lab.engine.setup import run_data
-from asymtrain.lab.instruments import feature_statistics, follow_features
-from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, variant_of
+from asymtrain.lab.instruments import feature_statistics
+from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, follow_features, variant_of
 from asymtrain.lab.instruments.features.show import WORDS, group_features
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.models import BACKBONES

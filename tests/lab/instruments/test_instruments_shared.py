@@ -8,8 +8,6 @@ import torch
 from asymtrain.__main__ import main
 from asymtrain.lab import instruments
 from asymtrain.lab.cli.measure import load_instruments
-from asymtrain.lab.scales import SCALES
-from small_backbones import LEARNING
 
 # What makes an instrument quick here; one that is not named is called with its defaults.
 SMALLER = {
@@ -19,14 +17,7 @@ SMALLER = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_scale(monkeypatch, tmp_path):
-    """The quick scale in a hundredth of its size."""
-    quick = SCALES["quick"]
-    monkeypatch.setitem(quick.archs, "vit", {**quick.archs["vit"], "arch_options": LEARNING["vit"]})
-    data = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
-    monkeypatch.setitem(quick.datasets, "shapes", {"dataset_options": data})
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("small_scale", "workplace")
 
 
 def settings():

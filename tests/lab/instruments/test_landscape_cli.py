@@ -5,15 +5,14 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from landscape_examples import spec_of, tiny_dataset
-from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import train
-from asymtrain.lab.instruments import Landscape, LandscapeSettings, measure_landscape
 from asymtrain.lab.instruments.landscape import INSTRUMENT, QUICK, LandscapeOptions
+from asymtrain.lab.instruments.landscape.measure import measure_landscape
+from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
 from asymtrain.lab.instruments.landscape.show import landscape_figures
 from asymtrain.lab.instruments.landscape.states import REDUNDANCIES, states_of_redundancies
 from asymtrain.lab.report.drawing import draw
@@ -25,15 +24,9 @@ PLAIN, FLATTER = 2.3 + 1e-3 * INDEX[:, None] + 1e-4 * INDEX**2, 2.3 + 5e-4 * IND
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(command_of(INSTRUMENT))
-
+def call(call_of):
     def run(*arguments, code=0):
-        found = CliRunner().invoke(app, list(map(str, arguments)))
-        if found.exception is not None and not isinstance(found.exception, SystemExit):
-            raise found.exception
+        found = call_of(INSTRUMENT)(*arguments)
         assert found.exit_code == code, found.output
         return found.stdout if code == 0 else " ".join(found.stderr.split())
 
@@ -74,10 +67,8 @@ def test_stored_runs_trained_again_and_kept_beside_them(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--grid", 1), "3 or more"),
         (("--redundancy", "one"), "write levels with commas"),
         (("--directions", "al"), "did you mean 'all'"),
-        (("--loss", "aux"), "loss"),
         (("--arch", "mpl"), "did you mean 'mlp'"),
         (("--at", 99), "between 0 and"),
     ],

@@ -14,8 +14,8 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State, states_at
-from asymtrain.lab.instruments import LandscapeSettings, measure_landscape
-from asymtrain.lab.instruments.landscape.measure import measure_losses
+from asymtrain.lab.instruments.landscape.measure import measure_landscape, measure_losses
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings
 from asymtrain.lab.instruments.landscape.states import draw_sample, states_of_redundancies
 from asymtrain.lab.instruments.landscape.surface import gaussian_direction, idle_squared_norm, squared_norm
 

@@ -13,7 +13,7 @@ from asymtrain.lab.instruments.curves import gap
 from asymtrain.lab.instruments.trajectory.measure import (
     compare_trajectories,
     convergence_epoch,
-    default_gap_epochs,
+    gap_epochs,
     parting,
     trajectory,
 )
@@ -38,33 +38,24 @@ def run(validations, seed=42, plain=False, outcome="finished", trains=None, **fi
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "tolerance", "expected"),
+    ("accuracies", "expected"),
     [
-        ([0.1, 0.2, 0.3, 0.4], 0.01, 4),
-        ([0.1, 0.396, 0.4, 0.2], 0.01, 2),  # 0.396 is 99% of the best, to rounding
-        ([0.1, 0.395, 0.4, 0.2], 0.01, 3),
-        ([0.1, 0.395, 0.4, 0.2], 0.02, 2),
-        ([0.1, 0.395, 0.4, 0.2], 0.0, 3),
-        ([0.4, 0.1], 0.01, 1),
-        ([0.0, 0.0], 0.01, 1),
+        ([0.1, 0.2, 0.3, 0.4], 4),
+        ([0.1, 0.396, 0.4, 0.2], 2),  # 0.396 is 99% of the best, to rounding
+        ([0.1, 0.395, 0.4, 0.2], 3),
+        ([0.4, 0.1], 1),
+        ([0.0, 0.0], 1),
     ],
 )
-def test_convergence_is_the_first_epoch_near_the_best(accuracies, tolerance, expected):
-    assert convergence_epoch(accuracies, tolerance) == expected
-
-
-def test_convergence_of_nonsense_is_refused():
-    with pytest.raises(UsageError, match="no epochs"):
-        convergence_epoch([])
-    with pytest.raises(UsageError, match="tolerance"):
-        convergence_epoch([0.1], tolerance=1.0)
+def test_convergence_is_the_first_epoch_near_the_best(accuracies, expected):
+    assert convergence_epoch(accuracies) == expected
 
 
 @pytest.mark.parametrize(
     ("epochs", "expected"), [(100, (10, 50, 100)), (200, (20, 100, 200)), (6, (1, 3, 6)), (1, (1,))]
 )
 def test_gaps_are_reported_early_in_the_middle_and_at_the_end(epochs, expected):
-    assert default_gap_epochs(epochs) == expected
+    assert gap_epochs(epochs) == expected
 
 
 def test_the_gap_is_training_less_validation():
@@ -119,15 +110,6 @@ def test_a_trajectory_over_seeds():
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_epochs_and_tolerance_can_be_chosen():
-    found = trajectory([run([0.1, 0.39, 0.4])], gap_epochs=[2], tolerance=0.05)
-    assert [number for number, _ in found.gaps] == [2]
-    assert found.convergence.mean == 2.0
-    for number in (0, 4):
-        with pytest.raises(UsageError, match=f"epoch {number} is not one of the 3"):
-            trajectory([run([0.1, 0.2, 0.4])], gap_epochs=[number])
-
-
 def test_a_diverged_run_is_left_out_and_counted():
     found = trajectory([run([0.1, 0.2, 0.3, 0.4, 0.5], seed=1), run([0.1], seed=2, outcome="diverged")])
     assert (found.seeds, found.diverged, found.final.n) == ((1,), 1, 1)
@@ -179,7 +161,7 @@ def test_plain_is_the_partner_of_every_setting_of_the_branches():
     runs = [*noisy([0.1, 0.2], plain=True), *noisy([0.3, 0.4], plain=False)]
     runs += [run([0.2, 0.3], seed=seed, alpha=5.0) for seed in range(3)]
     runs += [run([0.2, 0.3], arch="cnn")]
-    found = compare_trajectories(runs, gap_epochs=[1])
+    found = compare_trajectories(runs)
     assert [(one.plain.spec.arch, one.asymmetric.spec.alpha) for one in found.comparisons] == [
         ("mlp", 1.0),
         ("mlp", 5.0),

@@ -4,10 +4,10 @@ import dataclasses
 import random
 
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table, missing_cells
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.studies.paper.recipes import RECIPES
-from asymtrain.lab.studies.paper.spec_index import SpecsUsed, specs_behind
+from asymtrain.lab.studies.paper.spec_index import specs_behind
 from asymtrain.lab.studies.paper.study import SIZES, Scope
 from asymtrain.lab.studies.paper.tables import READING
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -19,12 +19,12 @@ VERSIONS = {"asymtrain": "9.8.7", "torch": "6.5"}
 NASTY = "</script><b>&|_50%"
 
 
-def invent(spec: RunSpec, *, diverged: bool = False) -> Run:
+def invent(spec, *, diverged=False):
     """A run with numbers that depend on its spec alone; branches help the ViT and hurt the CNN."""
     noise, branches = random.Random(spec.id), spec.redundancy > 0
     gain = {"vit": 0.1, "cnn": -0.1}.get(spec.arch, 0.0) * branches
 
-    def epoch(number: int) -> Epoch:
+    def epoch(number):
         accuracy = 0.3 + 0.05 * number + gain + noise.gauss(0, 0.01)
         cosine = 0.2 + noise.gauss(0, 0.05) if branches else None
         return invented_epoch(number, accuracy, accuracy, cosine)
@@ -33,7 +33,7 @@ def invent(spec: RunSpec, *, diverged: bool = False) -> Run:
     return Run(spec, history, outcome="diverged" if diverged else "finished")
 
 
-def invented_results(*, reverse: bool = False) -> tuple[list[RecipeResult], SpecsUsed]:
+def invented_results(*, reverse=False):
     """Two recipes with rows, of which one run diverged and one is missing; three without; one of difficult cells."""
     recipes = [RECIPES[name] for name in (*TRAINED, *WAITING)]
     specs = list({spec.id: spec for name in TRAINED for spec in RECIPES[name].needs(STUDY, Snapshot()).specs}.values())
@@ -45,7 +45,7 @@ def invented_results(*, reverse: bool = False) -> tuple[list[RecipeResult], Spec
     return [*results, difficult(specs[0].id)], specs_behind(recipes, STUDY, known)
 
 
-def difficult(spec_id: str) -> RecipeResult:
+def difficult(spec_id):
     """A table of fifteen full columns, with signs that mean something to Markdown, LaTeX and HTML."""
     percent = {"kind": "number", "unit": "%", "digits": 1, "signed": True}
     kinds = (percent, {"kind": "number", "digits": 4}, percent, {"kind": "number", "significant": True})

@@ -35,7 +35,7 @@ class Outline(HTMLParser):
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
         self.ids += [values["id"]] if "id" in values else []
-        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "xlink:href")]
         self.in_cell = tag in ("td", "th") and "scope" not in values
         self.cells += [""] if self.in_cell else []
 

@@ -3,26 +3,17 @@ import os
 import random
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
+from test_page import Outline
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.report import FILES, check_folder, write_report
+from asymtrain.lab.report import write_report
+from asymtrain.lab.report.page import check_folder
+from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.report.table import true_minus
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.texts import printable
-
-
-class Links(HTMLParser):
-    """Everything that a browser would fetch."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attrs):
-        self.found += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "xlink:href")]
 
 
 def test_the_folder_holds_rows_history_and_page(study, tmp_path):
@@ -47,9 +38,7 @@ def test_a_page_built_again_has_the_same_bytes(study, tmp_path):
 def test_the_page_needs_nothing_from_outside(study, tmp_path):
     write_report(study, tmp_path)
     text = (tmp_path / "report.html").read_text()
-    links = Links()
-    links.feed(text)
-    assert all(link.startswith(("#", "data:")) for link in links.found)
+    assert all(link.startswith(("#", "data:")) for link in Outline(text).links)
     assert "url(http" not in text
     assert "default-src 'none'" in text  # and a browser would refuse it
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from asymtrain.lab.comparisons import compare
-from asymtrain.lab.report import history_frame, rows_frame, summarise
+from asymtrain.lab.report import history_frame, rows_frame
+from asymtrain.lab.report.summary import summarise
 from asymtrain.lab.runs import DEFAULTS, RunSpec, pairs
 
 

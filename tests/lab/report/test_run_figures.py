@@ -2,8 +2,9 @@
 
 import pytest
 
-from asymtrain.lab.report import history_frame, summarise
+from asymtrain.lab.report import history_frame
 from asymtrain.lab.report.run_report import cosine_over_training, effect_figure, learning_curves
+from asymtrain.lab.report.summary import summarise
 from asymtrain.lab.runs import RunSpec, pairs
 
 

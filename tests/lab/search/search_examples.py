@@ -1,7 +1,5 @@
 """Searches over tiny nets, and runs made by hand."""
 
-from typing import Any
-
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.search import replay
 from small_backbones import SMALL
@@ -9,13 +7,13 @@ from small_backbones import SMALL
 DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
 
 
-def base_of(arch: str = "mlp", **fields: Any) -> RunSpec:
+def base_of(arch="mlp", **fields):
     """A final Asymmetric run that trains in a blink."""
     given = {"dataset_options": DATA, "arch_options": SMALL[arch], "batch": 16, "epochs": 4, **fields}
     return RunSpec(arch=arch, **given)
 
 
-def run_of(spec: RunSpec, *validation: float, outcome: Any = "finished") -> Run:
+def run_of(spec, *validation, outcome="finished"):
     """A run whose epochs had these validation accuracies."""
     history = [
         Epoch(
@@ -38,11 +36,11 @@ def run_of(spec: RunSpec, *validation: float, outcome: Any = "finished") -> Run:
 class Laboratory(dict):
     """Runs by spec id, made by a rule as they are asked for: what training would give, without training."""
 
-    def __init__(self, rule) -> None:
+    def __init__(self, rule):
         super().__init__()
         self.rule = rule
 
-    def train(self, result) -> None:
+    def train(self, result):
         """The runs that a result misses."""
         for spec in result.missing:
             self[spec.id] = run_of(spec, *self.rule(spec))

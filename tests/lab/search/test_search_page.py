@@ -6,7 +6,7 @@ import json
 import pytest
 from search_examples import base_of, finish, run_of
 
-from asymtrain.lab.search import dual_search, given_values, gold_standard, replay
+from asymtrain.lab.search import dual_search, gold_standard, replay
 from asymtrain.lab.search.page import chosen_table, sentence, tried_table, write_search
 
 GRIDS = {"learning_rates": (1e-3, 1e-2), "weight_decays": (1e-3, 1e-1), "alphas": (0.1, 1.0, 10.0), "seeds": (7, 8)}
@@ -64,13 +64,12 @@ def test_diverged_runs_are_counted_and_explained():
 
 
 def test_the_page_is_the_same_bytes_each_time_and_its_numbers_are_the_results(finished, tmp_path):
-    given = given_values(base_of("cnn"), {"learning_rate": 0.5}, {"learning_rate": 0.5, "alpha": 2.0})
-    files = [write_search(tmp_path / name, [finished, given], {"Command": "asymtrain search"}) for name in "ab"]
+    files = [write_search(tmp_path / name, [finished], {"Command": "asymtrain search"}) for name in "ab"]
     assert [path.name for path in files[0].values()] == [path.name for path in files[1].values()]
     for kind in files[0]:
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
     document = json.loads(files[0]["json"].read_text(encoding="utf-8"))
-    assert document["searches"] == [finished.to_dict(), given.to_dict()]
+    assert document["searches"] == [finished.to_dict()]
     page = files[0]["page"].read_text(encoding="utf-8")
     assert page.count("<svg") == 3
     assert "0.560 ± 0.071" in page

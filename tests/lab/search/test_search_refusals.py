@@ -5,7 +5,6 @@ from search_examples import base_of
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.search import SEARCH_SEEDS, dual_search, gold_standard
-from asymtrain.lab.search.grids import linear_alphas
 
 FINAL = range(42, 52)
 
@@ -42,9 +41,3 @@ def test_bad_searches(base, options, text):
 def test_extra_trials_need_alphas():
     with pytest.raises(UsageError, match="without alphas"):
         dual_search(base_of(), alphas=(), fair=True)
-
-
-def test_linear_alphas_need_two_ends():
-    assert linear_alphas(3) == (0.0, 25.0, 50.0)
-    with pytest.raises(UsageError, match="2 points"):
-        linear_alphas(1)

@@ -11,7 +11,6 @@ from asymtrain.lab.search import (
     chosen_spec,
     dual_search,
     final_specs,
-    given_values,
     gold_standard,
     replay,
 )
@@ -185,15 +184,6 @@ def test_final_specs_have_the_chosen_values_and_the_bases_length_and_test():
     assert (asymmetric.epochs, asymmetric.test, asymmetric.redundancy) == (4, "last", 3)
     assert (plain.learning_rate, asymmetric.learning_rate, asymmetric.alpha) == (1e-2, 1e-2, 10.0)
     assert plain == dataclasses.replace(asymmetric, seed=42).plain()
-
-
-def test_given_values_stand_in_for_a_search():
-    shared = {"learning_rate": 3e-4, "weight_decay": 1e-2}
-    result = given_values(base_of(), shared, {**shared, "alpha": 4.642})
-    assert result.complete
-    assert chosen_spec(result, "plain").learning_rate == 3e-4
-    assert chosen_spec(result, "asymmetric", seed=45).alpha == 4.642
-    assert result.to_dict()["stages"] == []
 
 
 def test_an_unfinished_search_says_what_is_known_and_what_is_missing():

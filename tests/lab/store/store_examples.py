@@ -5,11 +5,11 @@ import random
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 
-def example_spec(seed: int, epochs: int = 3, **fields: object) -> RunSpec:
-    return RunSpec(seed=seed, epochs=epochs, **fields)  # type: ignore[arg-type]
+def example_spec(seed, epochs=3, **fields):
+    return RunSpec(seed=seed, epochs=epochs, **fields)
 
 
-def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **fields: object) -> Run:
+def example_run(spec, *, epochs=None, salt="", **fields):
     """A run whose every float has all its digits."""
     draw = random.Random(f"{spec.id}{salt}").random
     plain = spec.redundancy == 0
@@ -32,10 +32,10 @@ def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **f
         )
         for number in range(1, (spec.epochs if epochs is None else epochs) + 1)
     )
-    others: dict[str, object] = {}
+    others = {}
     if spec.seed % 2:
         others |= {"answers": random.Random(f"{spec.id}{salt} answers").randbytes(13), "calibration_error": draw()}
     if spec.seed % 3:
         others |= {"model_fingerprint": f"{spec.id}:1:2", "data_fingerprint": spec.id}
         others |= {"classes": 7, "largest_class": draw()}
-    return Run(spec=spec, history=history, **{**others, **fields})  # type: ignore[arg-type]
+    return Run(spec=spec, history=history, **{**others, **fields})

@@ -27,11 +27,11 @@ from forking import end, start
 NOBODY = 65534
 
 
-def end_well(process: int) -> None:
+def end_well(process):
     assert end(process) == 0, "a process failed; see above"
 
 
-def wait_for_bytes(pipe: int, count: int) -> None:
+def wait_for_bytes(pipe, count):
     """Until so many lie in the pipe, unread: however slow the machine is."""
     until = time.monotonic() + 600
     while int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder) < count:
@@ -39,19 +39,19 @@ def wait_for_bytes(pipe: int, count: int) -> None:
         time.sleep(0.001)
 
 
-def check_file(path: Path) -> None:
+def check_file(path):
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     connection.close()
 
 
-def race(folder: Path) -> None:
+def race(folder):
     """Four processes open a store that does not exist, at the same moment, and all add the same runs."""
     path, ready, go = folder / "race.sqlite", os.pipe(), time.time() + 0.3
     specs = [example_spec(seed) for seed in range(150)]
 
-    def write(number: int) -> None:
+    def write(number):
         time.sleep(max(0.0, go - time.time()))
         order = random.Random(number).sample(specs, len(specs))
         with Store(path) as store:
@@ -69,7 +69,7 @@ def race(folder: Path) -> None:
     # The same with claims: every spec is trained once, and somebody trains it.
     path = folder / "claims.sqlite"
 
-    def work(number: int) -> None:
+    def work(number):
         with Store(path) as store:
             for _ in range(100):
                 mine = store.claim(random.Random(number).sample(specs, 10))
@@ -81,7 +81,7 @@ def race(folder: Path) -> None:
     check_file(path)
 
 
-def kill(folder: Path) -> None:
+def kill(folder):
     """Writers are killed at random moments; what they were told is stored is there, and all of it is whole."""
     rng = random.Random(int.from_bytes(os.urandom(4)))
     next_seed, stored, interrupted = 0, 0, 0
@@ -89,7 +89,7 @@ def kill(folder: Path) -> None:
         path = folder / f"kill-{number // 5}.sqlite"  # every fifth is killed around the creation of the file
         read_end, write_end = os.pipe()
 
-        def write(first: int, count: int, path: Path = path, told: int = write_end) -> None:
+        def write(first, count, path=path, told=write_end):
             with Store(path) as store:
                 for seed in range(first, first + count):
                     store.claim([example_spec(seed, epochs=60)])
@@ -127,7 +127,7 @@ def kill(folder: Path) -> None:
     assert stored >= 36 * 4 + 9 * 3, "no victim lived long enough to write"
 
 
-def read_only(_: Path) -> None:
+def read_only(_):
     """A store where nothing can be written: reading works, writing says so at once."""
     with tempfile.TemporaryDirectory() as name:
         folder, path = Path(name), Path(name) / "runs.sqlite"
@@ -136,7 +136,7 @@ def read_only(_: Path) -> None:
         path.chmod(0o444)
         folder.chmod(0o555)
 
-        def look() -> None:
+        def look():
             if os.geteuid() == 0:
                 os.setuid(NOBODY)  # root may write anywhere
             for place in (path, folder / "new.sqlite", folder / "deeper" / "new.sqlite"):
@@ -160,7 +160,7 @@ def read_only(_: Path) -> None:
         link.symlink_to(folder / "runs.sqlite")
         folder.chmod(0o555)
 
-        def look_behind() -> None:
+        def look_behind():
             if os.geteuid() == 0:
                 os.setuid(NOBODY)
             for place in (folder / "runs.sqlite", link):
@@ -171,11 +171,11 @@ def read_only(_: Path) -> None:
         folder.chmod(0o755)
 
 
-def file_limit(folder: Path) -> None:
+def file_limit(folder):
     """The operating system refuses to let the file grow: as on a full disk, what was stored stays."""
     path = folder / "limit.sqlite"
 
-    def write() -> None:
+    def write():
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
         with Store(path) as store:
             add = [partial(store.add, example_run(example_spec(seed, epochs=60))) for seed in range(100)]

@@ -3,8 +3,6 @@
 import random
 import sqlite3
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 from store_examples import example_run, example_spec
@@ -18,7 +16,7 @@ SPECS = [example_spec(seed, epochs=6) for seed in range(12)]
 FAILED, ASKED = example_spec(98), example_spec(99)
 
 
-def fill(path: Path, salt: str = "") -> Path:
+def fill(path, salt=""):
     with Store(path) as store:
         for spec in SPECS:
             store.add(example_run(spec, salt=salt))
@@ -30,11 +28,11 @@ def fill(path: Path, salt: str = "") -> Path:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return fill(tmp_path / "s.sqlite")
 
 
-def change(path: Path, *statements: str) -> None:
+def change(path, *statements):
     """As a damaged disk would, past the triggers that keep rows as they are."""
     connection = sqlite3.connect(path, isolation_level=None)
     triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
@@ -47,7 +45,7 @@ def change(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def read(path: Path) -> dict[Any, str]:
+def read(path):
     """Everything that a store answers, by what it speaks of."""
     with Store(path, read_only=True) as store:
         total = store.summary().total
@@ -85,7 +83,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_damage_is_named_and_the_rest_is_read(path: Path, name: str) -> None:
+def test_damage_is_named_and_the_rest_is_read(path, name):
     statement, content = CHANGES[name]
     before = read(path)
     change(path, statement)
@@ -102,7 +100,7 @@ def test_damage_is_named_and_the_rest_is_read(path: Path, name: str) -> None:
     assert all("\n" not in str(damage) for damage in named)
 
 
-def test_an_id_that_is_no_utf_8_can_be_asked_for_and_printed(path: Path) -> None:
+def test_an_id_that_is_no_utf_8_can_be_asked_for_and_printed(path):
     change(path, f"UPDATE checksums SET spec_id = CAST(x'b7' AS TEXT) {OF_SPEC} AND content = 'history'")
     with Store(path, read_only=True) as store:
         damaged = store.check().damaged
@@ -110,7 +108,7 @@ def test_an_id_that_is_no_utf_8_can_be_asked_for_and_printed(path: Path) -> None
         assert store.finished([r"\xb7"]) == set()
 
 
-def test_a_claim_that_cannot_be_read_is_named(path: Path) -> None:
+def test_a_claim_that_cannot_be_read_is_named(path):
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("INSERT INTO claims VALUES (?, CAST(7 AS BLOB), 'x')", (ASKED.id,))
     connection.close()
@@ -122,14 +120,14 @@ def test_a_claim_that_cannot_be_read_is_named(path: Path) -> None:
             store.claim([ASKED])
 
 
-def test_a_whole_store_is_found_whole(path: Path) -> None:
+def test_a_whole_store_is_found_whole(path):
     with Store(path, read_only=True) as store:
         check = store.check()
     assert check.damaged == ()
     assert check.intact == {"run": 13, "history": 13, "measurement": 1, "request": 2, "failure": 1}
 
 
-def test_rows_that_were_lost_with_their_checksums_are_noticed(path: Path) -> None:
+def test_rows_that_were_lost_with_their_checksums_are_noticed(path):
     change(
         path,
         f"DELETE FROM epochs WHERE run_id = {RUN}",
@@ -142,19 +140,19 @@ def test_rows_that_were_lost_with_their_checksums_are_noticed(path: Path) -> Non
         Store(path)
 
 
-def test_a_damaged_attempt_does_not_bring_back_the_one_before_it(path: Path) -> None:
+def test_a_damaged_attempt_does_not_bring_back_the_one_before_it(path):
     change(path, f"UPDATE runs SET device = 'x' WHERE attempt = 2 AND spec_id = '{SPECS[3].id}'")
     with Store(path, read_only=True) as store, pytest.warns(StoreWarning, match="attempt 2"):
         assert store.runs([SPECS[3].id]) == []
 
 
-def test_damage_elsewhere_is_not_spoken_of(path: Path) -> None:
+def test_damage_elsewhere_is_not_spoken_of(path):
     change(path, CHANGES["a number"][0])
     with Store(path, read_only=True) as store:
         assert store.runs([SPECS[2].id]) == [example_run(SPECS[2])]  # warnings are errors here
 
 
-def test_pages_of_another_store_do_not_pass(path: Path, tmp_path: Path) -> None:
+def test_pages_of_another_store_do_not_pass(path, tmp_path):
     """Two stores of the same specs, whose pages lie in the same order."""
     ours, theirs = path.read_bytes(), fill(tmp_path / "other.sqlite", salt="other").read_bytes()
     before, pages = read(path), min(len(ours), len(theirs)) // PAGE
@@ -169,7 +167,7 @@ def test_pages_of_another_store_do_not_pass(path: Path, tmp_path: Path) -> None:
         assert {key: value for key, value in after.items() if before.get(key) != value}.keys() <= {"counts"}, page
 
 
-def test_no_damage_is_silent(path: Path) -> None:
+def test_no_damage_is_silent(path):
     """Flipped bits, zeroed, swapped and missing pages: equal, named with the rest equal, or refused."""
     whole, before, draw = path.read_bytes(), read(path), random.Random(0)
     outcomes = {"equal": 0, "named": 0, "refused": 0}
@@ -202,7 +200,7 @@ def test_no_damage_is_silent(path: Path) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("version", [0, VERSION])
-def test_a_version_that_was_changed_is_damage(path: Path, version: int, read_only: bool) -> None:
+def test_a_version_that_was_changed_is_damage(path, version, read_only):
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
@@ -211,7 +209,7 @@ def test_a_version_that_was_changed_is_damage(path: Path, version: int, read_onl
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_tables_that_were_changed_are_damage(path: Path, read_only: bool) -> None:
+def test_tables_that_were_changed_are_damage(path, read_only):
     connection = sqlite3.connect(path)
     connection.execute("DROP VIEW latest_runs")
     connection.execute("CREATE VIEW latest_runs AS SELECT * FROM runs WHERE attempt = 1")
@@ -220,7 +218,7 @@ def test_tables_that_were_changed_are_damage(path: Path, read_only: bool) -> Non
         Store(path, read_only=read_only)
 
 
-def test_what_a_user_adds_with_sqlite3_is_no_damage(path: Path) -> None:
+def test_what_a_user_adds_with_sqlite3_is_no_damage(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE VIEW mine AS SELECT device FROM runs")
     connection.close()
@@ -228,7 +226,7 @@ def test_what_a_user_adds_with_sqlite3_is_no_damage(path: Path) -> None:
         assert store.check().damaged == ()
 
 
-def test_what_is_whole_can_be_carried_to_a_new_store(path: Path, tmp_path: Path) -> None:
+def test_what_is_whole_can_be_carried_to_a_new_store(path, tmp_path):
     with Store(path) as store:
         whole = export_store(store, tmp_path / "whole")
     change(
@@ -244,14 +242,14 @@ def test_what_is_whole_can_be_carried_to_a_new_store(path: Path, tmp_path: Path)
         assert {run.spec for run in new.runs()} == {*SPECS} - {SPECS[1], SPECS[3]}
 
 
-def test_a_damaged_run_is_not_trained_again_in_its_store(path: Path) -> None:
+def test_a_damaged_run_is_not_trained_again_in_its_store(path):
     change(path, f"DELETE FROM runs {OF_SPEC}")
     with Store(path) as store:
         assert store.claim(SPECS) == []
         assert not store.add(example_run(SPECS[1]))
 
 
-def test_the_checksum_of_the_same_rows_stays_the_same() -> None:
+def test_the_checksum_of_the_same_rows_stays_the_same():
     """It is in files that are kept."""
     rows = [(1, 0.5, None, "a"), (2, -0.0, 1.5, None)]
     assert digest(rows, "salt") == "6dec67a0b08611e2"
@@ -259,7 +257,7 @@ def test_the_checksum_of_the_same_rows_stays_the_same() -> None:
     assert digest([(1, 0.5, None, "a"), (2, 0.0, 1.5, None)], "salt") != "6dec67a0b08611e2"
 
 
-def test_damage_says_what_it_is_in_one_line() -> None:
+def test_damage_says_what_it_is_in_one_line():
     assert str(Damage("run", "is missing", "abc", "", 2)) == "run of spec abc, attempt 2: is missing"
     assert str(Damage("request", "is missing", "abc", "", 7)) == "request of spec abc: is missing"
     assert (

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("store_processes.py")
 @pytest.mark.timeout(1500)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the scenes fork")
 @pytest.mark.parametrize("scene", ["race", pytest.param("kill", marks=pytest.mark.slow), "read-only", "file-limit"])
-def test_scene(scene: str, tmp_path: Path) -> None:
+def test_scene(scene, tmp_path):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), scene, str(tmp_path)],
         capture_output=True,

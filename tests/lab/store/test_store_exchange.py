@@ -19,7 +19,7 @@ FORMATS = ["csv", "parquet"]
 SPECS = [*pairs(RunSpec(epochs=3, alpha=0.1), range(3)), RunSpec(seed=2**80, epochs=3, dataset='my "own", data\n')]
 
 
-def fill(store: Store) -> Store:
+def fill(store):
     for spec in SPECS:
         store.add(example_run(spec))
     store.add(example_run(SPECS[1], salt="again", device="NVIDIA H200"), again=True)
@@ -31,24 +31,24 @@ def fill(store: Store) -> Store:
     return store
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path):
     with Store(tmp_path / "full.sqlite") as store:
         yield fill(store)
 
 
 @pytest.fixture
-def empty(tmp_path: Path):
+def empty(tmp_path):
     with Store(tmp_path / "empty.sqlite") as store:
         yield store
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_everything_comes_back(store: Store, empty: Store, tmp_path: Path, form) -> None:
+def test_everything_comes_back(store, empty, tmp_path, form):
     folder = export_store(store, tmp_path / "export", format=form)
     assert sorted(contents(folder)) == sorted([MANIFEST, *(f"{table.name}.{form}" for table in TABLES)])
     assert import_store(empty, folder) == Imported(added=9, present=0, differing=0, measurements=4)
@@ -63,9 +63,7 @@ def test_everything_comes_back(store: Store, empty: Store, tmp_path: Path, form)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_same_content_gives_the_same_bytes_whatever_the_order(
-    tmp_path: Path, form, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_content_gives_the_same_bytes_whatever_the_order(tmp_path, form, monkeypatch):
     monkeypatch.setattr("asymtrain.lab.store.store._now", lambda: "2025-01-01T00:00:00.000000+00:00")
     folders = []
     for number, specs in enumerate((SPECS, SPECS[::-1])):
@@ -78,7 +76,7 @@ def test_the_same_content_gives_the_same_bytes_whatever_the_order(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_long_measurement_travels_too(empty: Store, tmp_path: Path, form) -> None:
+def test_a_long_measurement_travels_too(empty, tmp_path, form):
     """As CSV it is longer than Python's reader takes by itself."""
     surface = [number / 7 for number in range(20_000)]
     with Store(tmp_path / "long.sqlite") as store:
@@ -90,21 +88,21 @@ def test_a_long_measurement_travels_too(empty: Store, tmp_path: Path, form) -> N
     assert csv.field_size_limit() == limit
 
 
-def test_an_empty_store_travels_too(empty: Store, tmp_path: Path) -> None:
+def test_an_empty_store_travels_too(empty, tmp_path):
     with Store(tmp_path / "other.sqlite") as other:
         for form in FORMATS:
-            folder = export_store(empty, tmp_path / form, format=form)  # type: ignore[arg-type]
+            folder = export_store(empty, tmp_path / form, format=form)
             assert import_store(other, folder) == Imported(0, 0, 0, 0)
 
 
-def test_a_second_export_replaces_the_first_and_nothing_else(store: Store, tmp_path: Path) -> None:
+def test_a_second_export_replaces_the_first_and_nothing_else(store, tmp_path):
     folder = export_store(store, tmp_path / "export", format="parquet")
     (folder / "README.md").write_text("why these runs were made")
     export_store(store, folder, format="csv")
     assert sorted(contents(folder)) == sorted([MANIFEST, "README.md", *(f"{table.name}.csv" for table in TABLES)])
 
 
-def test_later_attempts_follow_and_the_stores_own_runs_stay(store: Store, empty: Store, tmp_path: Path) -> None:
+def test_later_attempts_follow_and_the_stores_own_runs_stay(store, empty, tmp_path):
     import_store(empty, export_store(store, tmp_path / "first"))
     store.add(example_run(SPECS[1], salt="third"), again=True)
     store.add(example_run(SPECS[2], salt="theirs"), again=True)
@@ -118,7 +116,7 @@ def test_later_attempts_follow_and_the_stores_own_runs_stay(store: Store, empty:
     assert import_store(store, tmp_path / "first").added == 0
 
 
-def test_an_import_meets_requests(store: Store, empty: Store, tmp_path: Path) -> None:
+def test_an_import_meets_requests(store, empty, tmp_path):
     empty.request(SPECS)
     import_store(empty, export_store(store, tmp_path / "export"))
     assert empty.pending() == []
@@ -126,7 +124,7 @@ def test_an_import_meets_requests(store: Store, empty: Store, tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "manifest cut", "manifest missing"])
-def test_a_damaged_export_is_refused_whole(store: Store, empty: Store, tmp_path: Path, form, damage: str) -> None:
+def test_a_damaged_export_is_refused_whole(store, empty, tmp_path, form, damage):
     folder = export_store(store, tmp_path / "export", format=form)
     path = folder / (MANIFEST if "manifest" in damage else f"epochs.{form}")
     content = path.read_bytes()
@@ -143,9 +141,7 @@ def test_a_damaged_export_is_refused_whole(store: Store, empty: Store, tmp_path:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("table", ["runs", "epochs", "measurements"])
-def test_a_whole_table_of_another_export_is_refused(
-    store: Store, empty: Store, tmp_path: Path, table: str, form
-) -> None:
+def test_a_whole_table_of_another_export_is_refused(store, empty, tmp_path, table, form):
     """It can be read, and its rows fit the others: only its checksum tells."""
     with Store(tmp_path / "other.sqlite") as other:
         import_store(other, export_store(store, tmp_path / "same"))
@@ -160,7 +156,7 @@ def test_a_whole_table_of_another_export_is_refused(
     assert empty.records() == []
 
 
-def forge(folder: Path, name: str, content: bytes) -> None:
+def forge(folder, name, content):
     """Change a table and its hash: the content itself must be found wrong."""
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / f"{name}.{manifest['files']}").write_bytes(content)
@@ -168,7 +164,7 @@ def forge(folder: Path, name: str, content: bytes) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_a_forged_footer_is_refused_whatever_pyarrow_thinks_of_it(store: Store, tmp_path: Path) -> None:
+def test_a_forged_footer_is_refused_whatever_pyarrow_thinks_of_it(store, tmp_path):
     folder = export_store(store, tmp_path / "export", format="parquet")
     content, said = (folder / "specs.parquet").read_bytes(), []
     for place, bit in itertools.product(range(len(content) - 600, len(content) - 300), (0, 1)):
@@ -219,9 +215,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("table", "column", "value", "match"), CELLS)
-def test_a_wrong_cell_is_named_by_its_row(
-    store: Store, empty: Store, tmp_path: Path, table: str, column: str, value: str, match: str
-) -> None:
+def test_a_wrong_cell_is_named_by_its_row(store, empty, tmp_path, table, column, value, match):
     folder = export_store(store, tmp_path / "export")
     rows = list(csv.reader(io.StringIO((folder / f"{table}.csv").read_text(), newline="")))
     rows[2 if table == "epochs" else 1][rows[0].index(column)] = value
@@ -237,9 +231,7 @@ def test_a_wrong_cell_is_named_by_its_row(
     ("table", "old", "new", "match"),
     [pytest.param(table, *change, id=f"{table}-{n}") for table in WRONG for n, change in enumerate(WRONG[table])],
 )
-def test_wrong_content_is_refused_whole(
-    store: Store, empty: Store, tmp_path: Path, table: str, old: bytes, new: bytes, match: str
-) -> None:
+def test_wrong_content_is_refused_whole(store, empty, tmp_path, table, old, new, match):
     folder = export_store(store, tmp_path / "export")
     content = (folder / f"{table}.csv").read_bytes()
     assert old in content
@@ -250,7 +242,7 @@ def test_wrong_content_is_refused_whole(
     assert empty.measurements() == []
 
 
-def test_what_pyarrow_says_of_a_table_is_one_line(store: Store, empty: Store, tmp_path: Path) -> None:
+def test_what_pyarrow_says_of_a_table_is_one_line(store, empty, tmp_path):
     folder = export_store(store, tmp_path / "export", format="parquet")
     content = (folder / "runs.parquet").read_bytes()
     size = int.from_bytes(content[-8:-4], "little")  # of the footer
@@ -260,15 +252,15 @@ def test_what_pyarrow_says_of_a_table_is_one_line(store: Store, empty: Store, tm
     assert "\n" not in str(caught.value)
 
 
-def test_a_value_that_is_nested_too_deeply_is_not_stored(store: Store) -> None:
-    value: list = []
+def test_a_value_that_is_nested_too_deeply_is_not_stored(store):
+    value = []
     for _ in range(200_000):
         value = [value]
     with pytest.raises(ValueError, match="nested"):
         store.add_measurement(SPECS[0].id, "deep", {0: value})
 
 
-def test_foreign_folders_and_other_versions_are_refused(store: Store, empty: Store, tmp_path: Path) -> None:
+def test_foreign_folders_and_other_versions_are_refused(store, empty, tmp_path):
     with pytest.raises(StoreError, match="not an asymtrain export"):
         import_store(empty, tmp_path / "nowhere")
     folder = export_store(store, tmp_path / "export")
@@ -283,14 +275,12 @@ def test_foreign_folders_and_other_versions_are_refused(store: Store, empty: Sto
             import_store(empty, folder)
 
 
-def test_a_full_disk_leaves_the_export_before_whole(
-    store: Store, empty: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_export_before_whole(store, empty, tmp_path, monkeypatch):
     folder = export_store(store, tmp_path / "export")
     before = contents(folder)
     room, written = Path.open, []
 
-    def full_disk(path: Path, *arguments, **options):
+    def full_disk(path, *arguments, **options):
         written.append(path)
         if len(written) > 2:
             raise OSError(28, "No space left on device")
@@ -303,31 +293,31 @@ def test_a_full_disk_leaves_the_export_before_whole(
     assert contents(folder) == before
 
 
-def test_a_place_that_cannot_be_written_and_a_format_that_is_none(store: Store, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_and_a_format_that_is_none(store, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):
         export_store(store, tmp_path / "file")
     with pytest.raises(UsageError, match="'csv', 'parquet'"):
-        export_store(store, tmp_path / "export", format="xlsx")  # type: ignore[arg-type]
+        export_store(store, tmp_path / "export", format="xlsx")
 
 
-def test_without_pyarrow_csv_still_works(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_csv_still_works(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"\[lab\]"):
         export_store(store, tmp_path / "parquet", format="parquet")
     export_store(store, tmp_path / "csv", format="csv")
 
 
-def test_tables_open_in_pandas(store: Store, tmp_path: Path) -> None:
+def test_tables_open_in_pandas(store, tmp_path):
     import pandas as pd
 
-    csv, parquet = (export_store(store, tmp_path / form, format=form) for form in FORMATS)  # type: ignore[arg-type]
+    csv, parquet = (export_store(store, tmp_path / form, format=form) for form in FORMATS)
     for table in ("runs", "epochs"):
         left, right = pd.read_csv(csv / f"{table}.csv"), pd.read_parquet(parquet / f"{table}.parquet")
         pd.testing.assert_frame_equal(left, right, check_dtype=False, check_exact=False)
 
 
-def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tmp_path: Path) -> None:
+def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store, tmp_path):
     import pyarrow.parquet as pq
 
     folder = export_store(store, tmp_path / "export", format="parquet")
@@ -338,7 +328,7 @@ def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tm
     assert "RLE_DICTIONARY" in ways["epoch"]
 
 
-def test_text_that_a_spreadsheet_would_compute_is_marked_and_comes_back(empty: Store, tmp_path: Path) -> None:
+def test_text_that_a_spreadsheet_would_compute_is_marked_and_comes_back(empty, tmp_path):
     formula = "=cmd|' /C calc'!A0"
     with Store(tmp_path / "formulas.sqlite") as store:
         store.add(example_run(example_spec(1), device=formula, path=f"'{formula}"))
@@ -353,7 +343,7 @@ def test_text_that_a_spreadsheet_would_compute_is_marked_and_comes_back(empty: S
         assert empty.measurements() == store.measurements()
 
 
-def test_text_that_could_steer_a_terminal_is_not_in_an_export_and_comes_back(empty: Store, tmp_path: Path) -> None:
+def test_text_that_could_steer_a_terminal_is_not_in_an_export_and_comes_back(empty, tmp_path):
     spec = example_spec(1, dataset="folder:\x1b]0;owned\x07")
     with Store(tmp_path / "sent.sqlite") as store:
         store.add(example_run(spec, device="cpu\x1b[2J", path="\x9b31m"))

@@ -1,7 +1,6 @@
 import os
 import platform
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import asymtrain
 from asymtrain.lab.store import provenance
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder, *arguments):
     names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # Nothing of the user's: a hook, or a signature that a commit must have.
@@ -26,7 +25,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
+def package(tmp_path):
     package = tmp_path / "checkout" / "package"
     (package / "__pycache__").mkdir(parents=True)
     (package / "__init__.py").write_text("x = 1\n")
@@ -34,7 +33,7 @@ def package(tmp_path: Path) -> Path:
     return package
 
 
-def test_git_says_commit_and_changes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_says_commit_and_changes(package, monkeypatch):
     git(package.parent, "init", "-q")
     assert provenance.find_commit(package) is None  # not added yet
     (package.parent / ".gitignore").write_text("__pycache__\nvenv\n")
@@ -56,7 +55,7 @@ def test_git_says_commit_and_changes(package: Path, monkeypatch: pytest.MonkeyPa
     assert provenance.find_commit(installed) is None  # in somebody's checkout, not of it
 
 
-def test_without_git_the_source_stands_for_the_commit(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_source_stands_for_the_commit(package, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert provenance.find_commit(package) is None
     provenance.current.cache_clear()
@@ -66,7 +65,7 @@ def test_without_git_the_source_stands_for_the_commit(package: Path, monkeypatch
     assert not here.dirty
 
 
-def test_the_hash_is_of_names_and_contents(package: Path) -> None:
+def test_the_hash_is_of_names_and_contents(package):
     first = provenance.hash_source(package)
     (package / "__pycache__" / "x.pyc").write_text("other bytes")
     assert provenance.hash_source(package) == first
@@ -76,7 +75,7 @@ def test_the_hash_is_of_names_and_contents(package: Path) -> None:
     assert len({first, second, provenance.hash_source(package)}) == 3
 
 
-def test_versions_are_those_of_this_process() -> None:
+def test_versions_are_those_of_this_process():
     here = provenance.current()
     assert (here.python, here.torch) == (platform.python_version(), str(torch.__version__))
     assert here.asymtrain == asymtrain.__version__

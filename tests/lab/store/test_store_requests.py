@@ -1,7 +1,6 @@
 import os
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 from store_examples import example_run, example_spec
@@ -13,12 +12,12 @@ SPECS = sorted((example_spec(seed) for seed in range(4)), key=lambda spec: spec.
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
         yield store
 
 
-def test_a_request_is_pending_until_it_is_recorded(store: Store) -> None:
+def test_a_request_is_pending_until_it_is_recorded(store):
     store.request(SPECS)
     store.request(SPECS[:2])
     assert store.pending() == SPECS
@@ -32,7 +31,7 @@ def test_a_request_is_pending_until_it_is_recorded(store: Store) -> None:
     assert store.pending() == [SPECS[0], SPECS[2], SPECS[3]]
 
 
-def test_a_failure_has_a_reason_until_it_is_retried(store: Store) -> None:
+def test_a_failure_has_a_reason_until_it_is_retried(store):
     store.request(SPECS)
     store.fail(SPECS[:2], "out of memory")
     assert [(failure.spec, failure.reason) for failure in store.failures()] == [
@@ -49,15 +48,13 @@ def test_a_failure_has_a_reason_until_it_is_retried(store: Store) -> None:
     assert [failure.reason for failure in store.failures()] == ["and again"]
 
 
-def test_what_was_never_requested_can_fail_and_what_is_recorded_cannot(store: Store) -> None:
+def test_what_was_never_requested_can_fail_and_what_is_recorded_cannot(store):
     store.add(example_run(SPECS[1]))
     store.fail(SPECS[:2], "lost the GPU")
     assert [failure.spec for failure in store.failures()] == [SPECS[0]]
 
 
-def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(store, monkeypatch):
     other = subprocess.Popen(["sleep", "3600"])
     try:
         owner = f"{socket.gethostname()}/{other.pid}/{requests._start_of(other.pid)}"
@@ -76,16 +73,14 @@ def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(
     assert store.claim(SPECS) == SPECS
 
 
-def test_a_process_id_that_was_given_to_another_process_holds_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_id_that_was_given_to_another_process_holds_nothing(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(requests, "this_process", lambda: f"{socket.gethostname()}/1/before")
         store.claim(SPECS)
     assert store.claim(SPECS) == SPECS
 
 
-def test_claims_of_another_machine_hold_for_their_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_another_machine_hold_for_their_time(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(requests, "this_process", lambda: "a/far/machine/12/345")
         store.claim(SPECS[:1], lease=1000)
@@ -93,9 +88,7 @@ def test_claims_of_another_machine_hold_for_their_time(store: Store, monkeypatch
     assert store.claim(SPECS) == SPECS[1:]
 
 
-def test_a_renewed_claim_holds_and_one_that_was_taken_over_is_not_taken_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewed_claim_holds_and_one_that_was_taken_over_is_not_taken_back(store, monkeypatch):
     now, owner = [0.0], ["a/far/machine/12/345"]
     monkeypatch.setattr(requests, "clock", lambda: now[0])
     monkeypatch.setattr(requests, "this_process", lambda: owner[0])
@@ -111,7 +104,7 @@ def test_a_renewed_claim_holds_and_one_that_was_taken_over_is_not_taken_back(
     assert store.claim(SPECS) == SPECS[1:]
 
 
-def test_a_claim_ends_with_the_run_the_failure_and_the_store(store: Store) -> None:
+def test_a_claim_ends_with_the_run_the_failure_and_the_store(store):
     with Store(store.path) as second:
         second.claim(SPECS)
         second.add(example_run(SPECS[0]))
@@ -123,7 +116,7 @@ def test_a_claim_ends_with_the_run_the_failure_and_the_store(store: Store) -> No
     assert store.claim(SPECS[:1], again=True) == SPECS[:1]
 
 
-def test_the_summary_counts(store: Store) -> None:
+def test_the_summary_counts(store):
     assert store.summary().groups == ()
     assert store.summary().last_write is None
     specs = [*pairs(RunSpec(epochs=2), range(3)), RunSpec(arch="cnn", dataset="cifar100", epochs=2)]
@@ -145,7 +138,7 @@ def test_the_summary_counts(store: Store) -> None:
     assert (summary.total.finished, summary.total.diverged, summary.total.pending) == (2, 1, 3)
 
 
-def test_a_known_spec_can_be_measured_and_is_not_asked_for(store: Store) -> None:
+def test_a_known_spec_can_be_measured_and_is_not_asked_for(store):
     store.know(SPECS)
     store.know(SPECS[:1])
     assert store.pending() == []

@@ -2,7 +2,6 @@ import dataclasses
 import math
 import random
 import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,13 +19,13 @@ maybe = st.none() | numbers
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw):
     epochs = draw(st.integers(1, 4))
     spec = RunSpec(
         seed=draw(st.integers(0, 2**70)),
         epochs=epochs,
         alpha=draw(st.floats(0, 1e6)),
-        arch_options={"widths": draw(st.lists(st.integers(1, 512), min_size=1, max_size=3))},  # type: ignore[arg-type]
+        arch_options={"widths": draw(st.lists(st.integers(1, 512), min_size=1, max_size=3))},
         dataset=draw(st.text(min_size=1, max_size=8, alphabet=st.characters(exclude_categories=["Cs"]))),
     )
     history = [
@@ -46,7 +45,7 @@ def runs(draw: st.DrawFn) -> Run:
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-def test_a_run_comes_back_bit_by_bit(run: Run, tmp_path: Path) -> None:
+def test_a_run_comes_back_bit_by_bit(run, tmp_path):
     path = tmp_path / f"{uuid.uuid4()}.sqlite"
     with Store(path) as store:
         assert store.add(run)
@@ -57,13 +56,13 @@ def test_a_run_comes_back_bit_by_bit(run: Run, tmp_path: Path) -> None:
     assert back.spec.id == run.spec.id
 
 
-def test_the_tables_have_a_column_for_every_field(tmp_path: Path) -> None:
+def test_the_tables_have_a_column_for_every_field(tmp_path):
     with Store(tmp_path / "s.sqlite") as store, store.database.reading() as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(epochs)")]
     assert columns == ["run_id", *EPOCH_COLUMNS]
 
 
-def test_a_spec_is_stored_once_unless_asked(tmp_path: Path) -> None:
+def test_a_spec_is_stored_once_unless_asked(tmp_path):
     spec = example_spec(1)
     first, second = example_run(spec), example_run(spec, salt="again")
     with Store(tmp_path / "s.sqlite") as store:
@@ -76,7 +75,7 @@ def test_a_spec_is_stored_once_unless_asked(tmp_path: Path) -> None:
         assert [record.run for record in store.records(every_attempt=True)] == [first, second]
 
 
-def test_the_order_of_runs_is_not_the_order_of_writing(tmp_path: Path) -> None:
+def test_the_order_of_runs_is_not_the_order_of_writing(tmp_path):
     specs = pairs(RunSpec(epochs=1), range(3)) + grid(RunSpec(epochs=1, arch="cnn", dataset="cifar10"), seed=[12, 9])
     orders = []
     for number in range(3):
@@ -93,7 +92,7 @@ def test_the_order_of_runs_is_not_the_order_of_writing(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_are_found_by_id_and_by_field(tmp_path: Path) -> None:
+def test_runs_are_found_by_id_and_by_field(tmp_path):
     specs = pairs(RunSpec(epochs=1), range(3))
     with Store(tmp_path / "s.sqlite") as store:
         for spec in specs:
@@ -109,7 +108,7 @@ def test_runs_are_found_by_id_and_by_field(tmp_path: Path) -> None:
             store.runs(sed=1)
 
 
-def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path: Path) -> None:
+def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path):
     spec = example_spec(1, epochs=5)
     for number, epochs in enumerate((0, 2)):
         run = example_run(spec, epochs=epochs, outcome="diverged")
@@ -130,27 +129,27 @@ def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path: Pa
         ("cosine", "0.5"),
     ],
 )
-def test_what_is_no_number_is_refused(field: str, value: object, tmp_path: Path) -> None:
+def test_what_is_no_number_is_refused(field, value, tmp_path):
     run = example_run(example_spec(1))
-    last = run.history[-1]._replace(**{field: value})  # type: ignore[arg-type]
+    last = run.history[-1]._replace(**{field: value})
     with Store(tmp_path / "s.sqlite") as store:
         with pytest.raises(ValueError, match=f"{field} of epoch 3"):
             store.add(dataclasses.replace(run, history=(*run.history[:-1], last)))
         assert store.runs() == []
 
 
-def test_a_history_with_a_hole_is_refused(tmp_path: Path) -> None:
+def test_a_history_with_a_hole_is_refused(tmp_path):
     run = example_run(example_spec(1))
     with Store(tmp_path / "s.sqlite") as store:
         for history in (run.history[:-1], run.history[1:], run.history[::-1], (*run.history, run.history[-1])):
             with pytest.raises(ValueError, match="epochs"):
                 store.add(dataclasses.replace(run, history=history))
         with pytest.raises(ValueError, match="outcome"):
-            store.add(dataclasses.replace(run, outcome="lost"))  # type: ignore[arg-type]
+            store.add(dataclasses.replace(run, outcome="lost"))
         assert store.finished() == set()
 
 
-def test_a_record_says_where_it_came_from(tmp_path: Path) -> None:
+def test_a_record_says_where_it_came_from(tmp_path):
     elsewhere = Provenance("3.12.1", "2.11.0", "0.1.0", "source-12", False, "1234")
     with Store(tmp_path / "s.sqlite") as store:
         store.add(example_run(example_spec(1)))
@@ -161,7 +160,7 @@ def test_a_record_says_where_it_came_from(tmp_path: Path) -> None:
     assert there.provenance == elsewhere
 
 
-def test_measurements_are_whole_ordered_and_latest(tmp_path: Path) -> None:
+def test_measurements_are_whole_ordered_and_latest(tmp_path):
     spec = example_spec(1)
     with Store(tmp_path / "s.sqlite") as store:
         store.add(example_run(spec))

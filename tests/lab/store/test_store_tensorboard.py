@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import pytest
 from store_examples import example_run
@@ -10,7 +9,7 @@ from asymtrain.lab.store import write_tensorboard
 from asymtrain.lab.store.tensorboard import CURVES
 
 
-def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def read(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder))
@@ -18,7 +17,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_histories_come_back_from_the_event_files(tmp_path: Path) -> None:
+def test_histories_come_back_from_the_event_files(tmp_path):
     pytest.importorskip("tensorboard")
     asymmetric = RunSpec(seed=1, epochs=3, dataset="folder: /my data")
     runs = [example_run(asymmetric), example_run(asymmetric.plain())]
@@ -35,7 +34,7 @@ def test_histories_come_back_from_the_event_files(tmp_path: Path) -> None:
     assert "loss/auxiliary" not in read(folders[1])
 
 
-def test_without_tensorboard_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match=r'pip install -e "\.\[tensorboard\]"'):
         write_tensorboard([], tmp_path)

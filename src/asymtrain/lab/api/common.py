@@ -113,7 +113,7 @@ def with_recommended(
 
 def check_output(folder: Path, record: Path) -> None:
     """Refuse a folder or a record that could not be written, and write nothing."""
-    from asymtrain.lab.report import check_folder
+    from asymtrain.lab.report.page import check_folder
 
     check_folder(folder)
     check_folder(record.parent)
@@ -123,7 +123,7 @@ def check_output(folder: Path, record: Path) -> None:
 
 def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
     """Versions that these runs were trained with; several of one thing are all named. Those of now without a record."""
-    from asymtrain.lab.report import current_versions
+    from asymtrain.lab.report.run_report import current_versions
     from asymtrain.lab.store import Store
     from asymtrain.lab.store.provenance import joined_versions
 
@@ -302,11 +302,11 @@ def named_spec(
     base = base_spec(arch, data, recipe=recipe, fields=fields, arch_options=build_options, data_options=data_options)
     if all_images:
         base = replace(base, per_class=fields.get("per_class"), validation="none")
-    dataset = load_for(base, data_root)
     recommended = recommended and recommends(fields, strength)
     named_fields = {"dataset", *fields, *(["alpha", "redundancy"] if all_images or recommended else [])}
     (base,), opening = complete([base], recipe, named_fields, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
+        dataset = load_for(base, data_root)
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
         arch = scope.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
         base = replace(base, arch=arch)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from asymtrain.lab.data import Dataset
-    from asymtrain.lab.report import Summary
+    from asymtrain.lab.report.summary import Summary
     from asymtrain.lab.runs import Run
 
 
@@ -163,7 +163,7 @@ def compare(
 def compared(runs: Iterable[Run], command: str, record: Path | None) -> Comparison:
     """The comparison of finished runs, of one model or of several, which a command trained or a record holds."""
     from asymtrain.lab.api.common import versions_in
-    from asymtrain.lab.report import summarise
+    from asymtrain.lab.report.summary import summarise
 
     runs = tuple(runs)
     return Comparison(runs, summarise(runs), command, versions_in(record, runs))
@@ -205,7 +205,8 @@ class Comparison:
 
     def page(self, folder: str | Path) -> Path:
         """Write report.html, rows.csv and history.csv into a folder, as `asymtrain run` does; the page's path."""
-        from asymtrain.lab.report import FILES, write_report
+        from asymtrain.lab.report import write_report
+        from asymtrain.lab.report.run_report import FILES
 
         write_report(self.runs, Path(folder), self.command, self.versions)
         return Path(folder) / FILES["report"]
@@ -217,7 +218,7 @@ class Comparison:
         return f"<Comparison of {len(self.runs)} runs: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        from asymtrain.lab.report import comparison_table
+        from asymtrain.lab.report.summary import comparison_table
 
         table = comparison_table(self.summary)
         cells = [[column.heading for column in table.columns], *table.texts()]

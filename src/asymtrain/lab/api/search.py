@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
 
-MOST_POINTS = 1000  # of linear alphas
-
 
 def search(
     build: str | Callable[..., nn.Module],
@@ -133,38 +131,17 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     raise UsageError(f"{name} must be a list of numbers, such as [0.001, 0.01], got {values!r}")
 
 
-def plan_searches(
-    bases: Sequence[RunSpec],
-    strategy: str = "gold",
-    *,
-    alphas: Sequence[float] | None = None,
-    alpha_points: int | None = None,
-    **options: Any,
-) -> list[Search]:
+def plan_searches(bases: Sequence[RunSpec], strategy: str, **options: Any) -> list[Search]:
     """A search for each base, the Asymmetric run that its values are for.
 
-    `alpha_points` are those of linear alphas, for the bases that have them. `options` are those of
-    `lab.search.gold_standard`; None leaves the paper's value.
+    `options` are those of `lab.search.gold_standard`; None leaves the paper's value.
     """
-    from asymtrain.lab.search import STRATEGIES, grids
+    from asymtrain.lab.search import STRATEGIES
 
     if strategy not in STRATEGIES:
         raise unknown_name("strategy of a search", strategy, STRATEGIES)
-    if alpha_points is not None and (alphas or not any(grids.is_linear(base.arch, base.dataset) for base in bases)):
-        raise UsageError(
-            "--alpha-points applies only to linear alphas, which only the MLP on cifar10 has by default: "
-            "leave it out, or list the values with --alphas alone"
-        )
-    points = grids.LINEAR_POINTS if alpha_points is None else alpha_points
-    if points > MOST_POINTS:
-        raise UsageError(f"--alpha-points must be at most {MOST_POINTS}, got {points}")
     settings = {name: value for name, value in options.items() if value is not None}
-    return [
-        STRATEGIES[strategy](
-            base, alphas=grids.alpha_grid(base.arch, base.dataset, points) if alphas is None else alphas, **settings
-        )
-        for base in bases
-    ]
+    return [STRATEGIES[strategy](base, **settings) for base in bases]
 
 
 def train_searches(

@@ -160,7 +160,7 @@ class CommandBench(Bench):
     def choose(
         self, archs: Sequence[str] = (), default_seeds: Sequence[int] = (), *, with_plain: bool = False, **fields: Any
     ) -> "list[RunSpec]":
-        from asymtrain.lab.report import check_folder
+        from asymtrain.lab.report.page import check_folder
 
         check_folder(self.output.out)
         if self.stored:

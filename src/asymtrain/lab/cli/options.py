@@ -15,8 +15,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -243,18 +243,31 @@ class RunOptions:
         `fields` are further fields of the specs.
         """
         own = {name: value for name, value in vars(self).items() if name not in CHOICES}
-        return [
-            base_spec(
-                name,
-                self.data,
-                scale=self.scale or "quick",
-                recipe=self.recipe,
-                fields=own | fields,
-                arch_options=parse_arch_options(self.arch_option),
-                data_options=parse_data_options(self.data_option),
-            )
-            for name in parse_archs(self.arch or archs)
-        ]
+        with naming_options(self.given_names(), fields):
+            return [
+                base_spec(
+                    name,
+                    self.data,
+                    scale=self.scale or "quick",
+                    recipe=self.recipe,
+                    fields=own | fields,
+                    arch_options=parse_arch_options(self.arch_option),
+                    data_options=parse_data_options(self.data_option),
+                )
+                for name in parse_archs(self.arch or archs)
+            ]
+
+
+@contextmanager
+def naming_options(options: Collection[str], settings: Collection[str]) -> Iterator[None]:
+    """Let errors that begin with a field of runs begin with the option that gave it, or with --set."""
+    try:
+        yield
+    except UsageError as error:
+        name, _, rest = str(error).partition(" ")
+        option = f"--{name.replace('_', '-')}" if name in options else f"--set {name}" if name in settings else name
+        error.args = (f"{option} {rest}",)
+        raise
 
 
 CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe", "strength")

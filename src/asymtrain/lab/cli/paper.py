@@ -366,7 +366,7 @@ def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judg
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
-        from asymtrain.lab.report import check_folder  # here: matplotlib is loaded with it
+        from asymtrain.lab.report.page import check_folder  # here: matplotlib is loaded with it
 
         check_folder(output.out)
     snapshot = read_store(store)

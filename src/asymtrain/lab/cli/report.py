@@ -23,7 +23,9 @@ def report(
 ) -> None:
     """Write the rows and the page of everything that a store holds."""
     with loading():
-        from asymtrain.lab.report import FILES, check_folder, write_report
+        from asymtrain.lab.report import write_report
+        from asymtrain.lab.report.page import check_folder
+        from asymtrain.lab.report.run_report import FILES
     if not store.exists() and (latest := latest_store()).exists():
         raise UsageError(f"there is no store at {store}: give one with --store; here {latest} was written last")
     folder = store.parent if out is None else out

@@ -29,7 +29,7 @@ from asymtrain.lab.terminal import progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.report import Summary
+    from asymtrain.lab.report.summary import Summary
     from asymtrain.lab.runs import RunSpec
 
 
@@ -68,7 +68,7 @@ def run(
     with loading():
         from asymtrain.lab.api.compare import compared
         from asymtrain.lab.executors import check_data, check_executor
-        from asymtrain.lab.report import FILES
+        from asymtrain.lab.report.run_report import FILES
         from asymtrain.lab.runs import pairs
     seeds, defaults = chosen.parse_seeds(), list[str]()
     if from_search is not None:
@@ -76,13 +76,14 @@ def run(
     else:
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
-        bases, line = chosen.base_specs(**fields), list[str]()
+        bases = chosen.base_specs(**fields)
         named = fields | {name: getattr(chosen, name) for name in chosen.given_names()}
-        if recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper"):
-            bases, *line = with_recommended(bases, named, chosen.strength, training.data_root)
-        named_fields = {*fields, *(["alpha", "redundancy"] if line else [])}
+        recommended = recommends(named, chosen.strength) and (chosen.strength is not None or chosen.scale != "paper")
+        named_fields = {*fields, *(["alpha", "redundancy"] if recommended else [])}
         bases, defaults = chosen.complete(bases, named_fields, training.data_root, **unnamed)
-        defaults += line
+        if recommended:
+            bases, line = with_recommended(bases, named, chosen.strength, training.data_root)
+            defaults.append(line)
         specs = [spec for base in bases for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)
@@ -128,7 +129,7 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
 
 
 def document(summary: "Summary", runs: int, output: OutputOptions) -> dict[str, Any]:
-    from asymtrain.lab.report import FILES
+    from asymtrain.lab.report.run_report import FILES
 
     seeds = [pairs[["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]] for pairs in summary.pairs]
     return {

@@ -14,7 +14,7 @@ from asymtrain.lab.texts import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from asymtrain.lab.report import Summary
+    from asymtrain.lab.report.summary import Summary
     from asymtrain.lab.report.table import Table
 
 
@@ -65,7 +65,7 @@ def show_json(value: Any) -> None:
 
 
 def show_summary(summary: "Summary") -> None:
-    from asymtrain.lab.report import comparison_table
+    from asymtrain.lab.report.summary import comparison_table
 
     console = stdout()
     if not summary.comparisons:
@@ -82,8 +82,7 @@ def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool, for_gpu: bool 
 
     `for_gpu`: are they meant for a GPU, while the time is that of a CPU?
     """
-    from asymtrain.lab.report import duration
-    from asymtrain.lab.report.table import Column, Table, make_rows
+    from asymtrain.lab.report.table import Column, Table, duration, make_rows
 
     if json:
         show_json(rows)

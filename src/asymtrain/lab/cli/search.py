@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.api.common import FIRST_SEED
 from asymtrain.lab.api.search import plan_searches, search_facts, train_searches
 from asymtrain.lab.cli import FAILED, INTERRUPTED
@@ -33,10 +32,8 @@ from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.terminal import progress_display, stderr
 
 if TYPE_CHECKING:
-    from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.search import SearchResult
 
-TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 SEARCHED = {"learning_rate": "--learning-rates", "weight_decay": "--weight-decays"}
 
@@ -76,9 +73,6 @@ class GridOptions:
     learning_rates: Annotated[str | None, VALUES] = None
     weight_decays: Annotated[str | None, VALUES] = None
     alphas: Annotated[str | None, VALUES] = None
-    alpha_points: Annotated[
-        int | None, typer.Option(help="Points of the paper's linear alphas, 0 to 50 (MLP on CIFAR-10). Default: 11.")
-    ] = None
     fixed_weight_decay: Annotated[
         float | None, typer.Option(help="Weight decay while the learning rate is searched. Default: the paper's.")
     ] = None
@@ -118,9 +112,6 @@ def search(
         int | None, typer.Option(help="Of a final run. Default: the scale's.", callback=one_or_more)
     ] = None,
     settings: Annotated[list[str] | None, SETTINGS] = None,
-    paper_values: Annotated[
-        bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
-    ] = False,
 ) -> None:
     """Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.
 
@@ -128,15 +119,7 @@ def search(
     """
     with loading():
         from asymtrain.lab.executors import check_data, check_executor
-        from asymtrain.lab.report import check_folder
     fields = {"epochs": final_epochs, **parse_settings(settings, FinalRuns, SEARCHED)}
-    if paper_values:
-        if chosen.data not in (None, TABLE_13):
-            raise UsageError(f"Table 13 covers {TABLE_13}: leave out --data {chosen.data}, or search there")
-        results = [table_13(base) for base in dataclasses.replace(chosen, data=TABLE_13).base_specs(**fields)]
-        check_folder(output.out)
-        show(context, results, output, None)
-        return
     named_fields = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
     values = grids.values()
     bases, defaults = chosen.complete(chosen.base_specs(**fields), named_fields, training.data_root)
@@ -160,22 +143,10 @@ def search(
         raise typer.Exit(INTERRUPTED if interrupt else FAILED)
 
 
-def show(context: typer.Context, results: "Sequence[SearchResult]", output: SearchOutput, store: Path | None) -> None:
+def show(context: typer.Context, results: "Sequence[SearchResult]", output: SearchOutput, store: Path) -> None:
     """Write the page, and print the chosen values, or everything as JSON."""
     from asymtrain.lab.search.page import chosen_table, search_document, sentence, tried_table, write_search
 
-    facts = {"Source": "Table 13 of the paper"} if store is None else search_facts(results, store)
-    files = write_search(output.out, results, {"Command": typed_command(context), **facts})
-    if store is not None:
-        files["store"] = store
-    tables = [table for table in (*map(tried_table, results), chosen_table(results)) if table.rows]
-    show_page(files, search_document(results), tables, map(sentence, results), json=output.json)
-
-
-def table_13(base: "RunSpec") -> "SearchResult":
-    from asymtrain.lab.search import given_values
-    from asymtrain.lab.studies.paper.numbers import hyperparameters
-
-    row = hyperparameters(base.arch, base.redundancy)
-    shared = {"learning_rate": row.learning_rate, "weight_decay": row.weight_decay}
-    return given_values(base, shared, {**shared, "alpha": row.alpha})
+    files = write_search(output.out, results, {"Command": typed_command(context), **search_facts(results, store)})
+    tables = (*map(tried_table, results), chosen_table(results))
+    show_page({**files, "store": store}, search_document(results), tables, map(sentence, results), json=output.json)

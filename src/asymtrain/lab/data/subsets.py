@@ -15,17 +15,14 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Labels, whole_number
 
 Indices = npt.NDArray[np.int64]
-_TEST_SHARE = 0.2
+_HELD_OUT = 0.2  # to validate on, and to test on where a source has no test set
 
 
-def split(labels: Labels, seed: int, validation: float = 0.2) -> tuple[Indices, Indices]:
-    """Indices to train on and to validate on: a random part of round(validation * N), whatever the labels."""
-    if not 0 <= validation < 1:
-        raise UsageError(f"validation must be a share from 0 to below 1, not {validation}")
+def split(labels: Labels, seed: int) -> tuple[Indices, Indices]:
+    """Indices to train on and to validate on: a random fifth, whatever the labels."""
     order = torch.randperm(len(labels), generator=streams.generator(seed, "split")).numpy()
-    count = round(validation * len(labels))
-    if count == len(labels) or (validation > 0 and count == 0):
-        raise UsageError(f"{len(labels)} images are too few to hold out a share of {validation}")
+    if not (count := round(_HELD_OUT * len(labels))):
+        raise UsageError(f"{len(labels)} images are too few to hold out a fifth of them")
     return np.sort(order[count:]), np.sort(order[:count])
 
 
@@ -33,7 +30,7 @@ def hold_out(counts: Sequence[int], seed: int) -> list[Indices]:
     """Which of each class's examples are tested on where a source has no test set: a fifth, and at least one."""
     source = streams.generator(seed, "folder-test")
     orders = [torch.randperm(count, generator=source).numpy() for count in counts]
-    return [np.sort(order[: max(1, round(_TEST_SHARE * len(order)))]) for order in orders]
+    return [np.sort(order[: max(1, round(_HELD_OUT * len(order)))]) for order in orders]
 
 
 def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Indices:

@@ -29,7 +29,7 @@ from asymtrain.models import BACKBONES, Backbone, build
 
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
-_OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
+OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
 _OF_DATA = ("seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
 
@@ -47,7 +47,7 @@ class RunData:
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
-    parts = [name for name in _OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
+    parts = [name for name in OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
     if parts and dataset.kind != "images":
         what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
         settings = ", ".join(f"--set {name}={'none' if name == 'augmentation' else 0}" for name in parts)

@@ -75,11 +75,16 @@ def execute(
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
-    _check_place(missing, executor)
+    here = [name for spec in missing for name in (spec.dataset, spec.arch) if is_here(name)]
+    if here and executor != "local":
+        raise UsageError(
+            f"{here[0]} is of this process, and {executor} trains in others: name a file (npz:FILE), or a function in "
+            "one (package.module:function)"
+        )
     check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, and not when the first run is asked for
     job = Job(data_root, None if store is None else checkpoints_of(store), deadline, checkpoint_seconds)
-    here = bool(_names_here(missing))
-    return _execute(missing, store, job, _open_executor(executor, address, device, here, workers), fresh, progress)
+    where = _open_executor(executor, address, device, bool(here), workers)
+    return _execute(missing, store, job, where, fresh, progress)
 
 
 def _execute(
@@ -114,19 +119,6 @@ def _execute(
             with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in claimed_ids)
             tidy(record, checkpoints)
-
-
-def _names_here(specs: list[RunSpec]) -> list[str]:
-    """Data and functions that this process alone has."""
-    return [name for spec in specs for name in (spec.dataset, spec.arch) if is_here(name)]
-
-
-def _check_place(specs: list[RunSpec], executor: str) -> None:
-    if executor != "local" and (names := _names_here(specs)):
-        raise UsageError(
-            f"{names[0]} is of this process, and {executor} trains in others: name a file (npz:FILE), or a function in "
-            "one (package.module:function)"
-        )
 
 
 def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:

@@ -20,35 +20,25 @@ INSTRUMENTS = [
 """Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
 
 if TYPE_CHECKING:
-    from asymtrain.lab.instruments.alignment.measure import conflicts as conflicts
     from asymtrain.lab.instruments.attention.maps import attention_maps as attention_maps
-    from asymtrain.lab.instruments.attention.measure import measure_attention as measure_attention
     from asymtrain.lab.instruments.attention.measure import measure_model as measure_model
-    from asymtrain.lab.instruments.attention.measure import measure_states as measure_states
     from asymtrain.lab.instruments.attention.result import AttentionSettings as AttentionSettings
-    from asymtrain.lab.instruments.features.measure import FeatureStatistics as FeatureStatistics
     from asymtrain.lab.instruments.features.measure import feature_statistics as feature_statistics
-    from asymtrain.lab.instruments.features.measure import follow_features as follow_features
-    from asymtrain.lab.instruments.landscape.measure import measure_landscape as measure_landscape
     from asymtrain.lab.instruments.landscape.measure import measure_module_landscape as measure_module_landscape
-    from asymtrain.lab.instruments.landscape.result import Landscape as Landscape
     from asymtrain.lab.instruments.landscape.result import LandscapeSettings as LandscapeSettings
-    from asymtrain.lab.instruments.trajectory.measure import compare_trajectories as compare_trajectories
 
 _HOMES = {
-    "alignment.measure": ("conflicts",),
-    "attention.maps": ("attention_maps",),
-    "attention.measure": ("measure_attention", "measure_model", "measure_states"),
-    "attention.result": ("AttentionSettings",),
-    "features.measure": ("FeatureStatistics", "feature_statistics", "follow_features"),
-    "landscape.measure": ("measure_landscape", "measure_module_landscape"),
-    "landscape.result": ("Landscape", "LandscapeSettings"),
-    "trajectory.measure": ("compare_trajectories",),
+    "AttentionSettings": "attention.result",
+    "LandscapeSettings": "landscape.result",
+    "attention_maps": "attention.maps",
+    "feature_statistics": "features.measure",
+    "measure_model": "attention.measure",
+    "measure_module_landscape": "landscape.measure",
 }
+"""Functions for users, and where they are."""
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

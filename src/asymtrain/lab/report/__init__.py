@@ -7,36 +7,22 @@
     frames.py    runs as frames                            summary.py   what a set of runs says
     run_report.py                                          report.html, rows.csv, history.csv
 
-Names are imported when they are used: a command that prints a table needs neither pandas nor matplotlib.
+Names are imported from their modules: a command that prints a table needs neither pandas nor matplotlib. What users
+take, they find here too.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asymtrain.lab.report.figure import Figure
-    from asymtrain.lab.report.frames import history_frame, rows_frame
-    from asymtrain.lab.report.page import check_folder
-    from asymtrain.lab.report.run_report import FILES, current_versions, render, write_report
-    from asymtrain.lab.report.summary import Summary, comparison_table, summarise
-    from asymtrain.lab.report.table import Table, duration
+    from asymtrain.lab.report.frames import history_frame as history_frame
+    from asymtrain.lab.report.frames import rows_frame as rows_frame
+    from asymtrain.lab.report.run_report import write_report as write_report
 
-_NAMES = {
-    "figure": ("Figure",),
-    "frames": ("history_frame", "rows_frame"),
-    "page": ("check_folder",),
-    "run_report": ("FILES", "current_versions", "render", "write_report"),
-    "summary": ("Summary", "comparison_table", "summarise"),
-    "table": ("Table", "duration"),
-}
-__all__ = [
-    "FILES", "Figure", "Summary", "Table", "check_folder", "comparison_table", "current_versions", "duration",
-    "history_frame", "render", "rows_frame", "summarise", "write_report",
-]  # fmt: skip
+_HOMES = {"history_frame": "frames", "rows_frame": "frames", "write_report": "run_report"}
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -28,37 +28,23 @@ def write_page(
     out: Path,
     name: str,
     *,
-    title: str,
-    lead: str,
-    tables: Sequence[Table],
     figures: Sequence[Figure],
-    facts: Mapping[str, str],
     document: Mapping[str, Any],
     page: str = "",
-    headline: Headline | None = None,
-    code: str = "",
+    **content: Any,
 ) -> dict[str, Path]:
     """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
-    `document` is the measurement as JSON values, all of them finite. `page` is another name for name.html. The rest is
-    as in `render_page`.
+    `document` is the measurement as JSON values, all of them finite. `page` is another name for name.html. `content`
+    is what `render_page` takes.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):
         assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
     beside = f", every figure in a file {name}-….svg" if figures else ""
-    text = render_page(
-        title=title,
-        headline=headline,
-        lead=lead,
-        figures=figures,
-        drawings=drawings,
-        tables=tables,
-        facts=facts,
-        files=f"Every number is in {name}.json{beside}, beside this page.",
-        code=code,
-    )
+    files = f"Every number is in {name}.json{beside}, beside this page."
+    text = render_page(figures=figures, drawings=drawings, files=files, **content)
     texts = {
         "page": (f"{page or name}.html", text),
         "json": (f"{name}.json", json_text(document)),
@@ -71,7 +57,7 @@ def write_page(
 def render_page(
     *,
     title: str,
-    headline: Headline | None,
+    headline: Headline | None = None,
     lead: str,
     figures: Sequence[Figure],
     tables: Sequence[Table],

@@ -16,11 +16,11 @@ stack. What was chosen is a function of the runs alone: an interrupted search re
 
 from asymtrain.lab.search.grids import SEARCH_SEEDS
 from asymtrain.lab.search.results import SearchResult, StageResult, Trial, chosen_spec, final_specs, replay
-from asymtrain.lab.search.running import chosen_values, given_values, read_searches, run_searches
+from asymtrain.lab.search.running import chosen_values, read_searches, run_searches
 from asymtrain.lab.search.stages import STRATEGIES, Search, Stage, dual_search, gold_standard
 
 __all__ = [
     "SEARCH_SEEDS", "STRATEGIES", "Search", "SearchResult", "Stage", "StageResult", "Trial", "chosen_spec",
-    "chosen_values", "dual_search", "final_specs", "given_values", "gold_standard", "read_searches", "replay",
+    "chosen_values", "dual_search", "final_specs", "gold_standard", "read_searches", "replay",
     "run_searches",
 ]  # fmt: skip

@@ -2,23 +2,20 @@
 
 The paper gives the grids of the learning rate, of the weight decay and of alpha. It leaves open at which weight decay
 the learning rate is searched (the exponent is unreadable), how many points the linear alphas have, and how many seeds
-a search takes: these are options whose defaults stand here.
+a search takes: what is taken stands here.
 """
 
 import inspect
 from collections.abc import Mapping
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
 
 LEARNING_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LOG_ALPHAS = (0.1, 0.215, 0.464, 1.0, 2.154, 4.642, 10.0, 21.544, 46.416, 100.0)
+LINEAR_ALPHAS = tuple(map(float, range(0, 51, 5)))
 
 FIXED_WEIGHT_DECAY = 1e-3  # of the search for the learning rate: the middle of the grid that follows
-LINEAR_END = 50.0
-LINEAR_POINTS = 11  # steps of 5 from 0 to 50
-
 FINAL_SEEDS = frozenset(range(42, 52))  # the paper's; a search must not see them
 SEARCH_SEEDS = (1000,)
 
@@ -26,20 +23,9 @@ LARGEST_DROPOUT = 0.75
 LARGEST_SMOOTHING = 0.5
 
 
-def linear_alphas(points: int = LINEAR_POINTS) -> tuple[float, ...]:
-    if points < 2:
-        raise UsageError(f"linear alphas need 2 points or more, got {points}")
-    return _even(LINEAR_END, points)
-
-
-def is_linear(arch: str, dataset: str) -> bool:
-    """Does the paper space alphas evenly here? For the MLP on CIFAR-10 alone."""
-    return (arch, dataset) == ("mlp", "cifar10")
-
-
-def alpha_grid(arch: str, dataset: str, points: int = LINEAR_POINTS) -> tuple[float, ...]:
-    """The paper's alphas for a backbone and a dataset: linear or logarithmic."""
-    return linear_alphas(points) if is_linear(arch, dataset) else LOG_ALPHAS
+def alpha_grid(arch: str, dataset: str) -> tuple[float, ...]:
+    """The paper's alphas for a backbone and a dataset: linear for the MLP on CIFAR-10, else logarithmic."""
+    return LINEAR_ALPHAS if (arch, dataset) == ("mlp", "cifar10") else LOG_ALPHAS
 
 
 def search_epochs(epochs: int) -> int:
@@ -72,15 +58,10 @@ def option_value(spec: RunSpec, name: str) -> float | None:
     return None if option is None else float(dict(spec.arch_options).get(name, option.default))
 
 
-def _even(end: float, points: int) -> tuple[float, ...]:
-    """From 0 to the end, rounded so that a grid's values can be typed."""
-    return tuple(round(end * i / (points - 1), 4) for i in range(points))
-
-
 def _others(end: float, count: int, excluded: float) -> list[float]:
-    """So many evenly spaced values; of one more, the nearest to what is taken is left out."""
+    """So many evenly spaced values from 0 to the end; of one more, the nearest to what is taken is left out."""
     if count == 0:
         return []
-    values = _even(end, count + 1)
+    values = [round(end * i / count, 4) for i in range(count + 1)]  # so that they can be typed
     nearest = min(values, key=lambda value: abs(value - excluded))
     return [value for value in values if value != nearest]

@@ -10,7 +10,7 @@ from typing import Any
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
-from asymtrain.lab.search.stages import Search, Settings, Variant
+from asymtrain.lab.search.stages import BOTH, Search
 from asymtrain.lab.store import stored_runs
 
 Fetch = Callable[[list[RunSpec]], Iterable[Run]]
@@ -58,12 +58,6 @@ def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | 
     return _drive(searches, lambda specs: stored_runs(store, (spec.id for spec in specs)), data_root)
 
 
-def given_values(base: RunSpec, plain: Settings, asymmetric: Settings) -> SearchResult:
-    """Values from elsewhere, such as the paper's own, in the form of a search's result: nothing is trained."""
-    chosen: dict[Variant, Settings] = {"plain": dict(plain), "asymmetric": dict(asymmetric)}
-    return SearchResult(Search("given", base, (), seeds=()), (), chosen, ())
-
-
 def chosen_values(folder: Path) -> list[SearchResult]:
     """What the finished searches chose whose page lies in this folder."""
     file = folder / "search.json"
@@ -72,7 +66,12 @@ def chosen_values(folder: Path) -> list[SearchResult]:
         if not all(search["complete"] for search in searches):
             raise UsageError(f"the search in {folder} is not finished: run it again to continue")
         return [
-            given_values(RunSpec.from_dict(search["base"]), search["chosen"]["plain"], search["chosen"]["asymmetric"])
+            SearchResult(
+                Search("given", RunSpec.from_dict(search["base"]), (), seeds=()),
+                (),
+                {variant: dict(search["chosen"][variant]) for variant in BOTH},
+                (),
+            )
             for search in searches
         ]
     except FileNotFoundError:

@@ -41,7 +41,8 @@ class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
         """The runs; everything that is measured was recorded while they were trained."""
         if bench.stored and options != AlignmentOptions():
             raise UsageError("a stored run keeps what it recorded: leave out --variant and --every, or --run")
-        from asymtrain.lab.instruments.alignment.measure import NO_BRANCHES, variant_specs
+        from asymtrain.lab.instruments.alignment.measure import NO_BRANCHES, VARIANTS
+        from asymtrain.lab.instruments.curves import in_variants
 
         specs = bench.choose(cosine_every=options.every)
         if bench.stored:
@@ -51,7 +52,7 @@ class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
         names = comma_words("trained" if options.variant is None else options.variant)
         if not names:
             raise UsageError(f"--variant {options.variant!r}: name trained, frozen or detached, several with commas")
-        return bench.runs([variant for spec in specs for variant in variant_specs(spec, names)])
+        return bench.runs([variant for spec in specs for variant in in_variants(spec, names, VARIANTS)])
 
     def page(self, options: AlignmentOptions, result: "list[Run]") -> Page:
         from asymtrain.lab.instruments.alignment.show import alignment_page

@@ -12,7 +12,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError
 from asymtrain.intervals import COSINES, CosineSummary, batch_means, mean
-from asymtrain.lab.instruments.curves import Curve, by_setting, curve, in_variants
+from asymtrain.lab.instruments.curves import Curve, by_setting, curve
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
@@ -66,10 +66,6 @@ class Conflict:
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "spec": self.spec.to_dict()}
-
-
-def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
-    return in_variants(spec, names, VARIANTS)
 
 
 def variant_of(spec: RunSpec) -> str:

@@ -1,6 +1,5 @@
 """The instrument `attention`: where a vision transformer looks, Plain beside Asymmetric."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Interrupt, Page, counting
-from asymtrain.lab.texts import comma_numbers, comma_words, counted, is_whole
+from asymtrain.lab.texts import comma_numbers, counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
@@ -26,23 +25,19 @@ class AttentionOptions:
         str | None, typer.Option(help="Epochs to look at, with commas; 0 is before training. Default: three of them.")
     ] = None
     sample: Annotated[int, typer.Option(help="Test images to look at.")] = 100
-    layers: Annotated[str | None, typer.Option(help="Layers, by number from 1 or by name. Default: all.")] = None
     query: Annotated[str, typer.Option(help="class_token, or mean: averaged over all queries.")] = "class_token"
     threshold: Annotated[float, typer.Option(help="A patch is covered above this multiple of the uniform value.")] = 0.5
-    raw: Annotated[bool, typer.Option("--raw", help="Do not renormalise maps over the patches.")] = False
     images: Annotated[int, typer.Option(help=f"Images in the figures of maps, 0 to {MOST_IMAGES}.")] = 4
 
     def __post_init__(self) -> None:
         if not 0 <= self.images <= MOST_IMAGES:
             raise UsageError(f"--images must be between 0 and {MOST_IMAGES}, got {self.images}")
 
-    def settings(self, layer_names: Sequence[str] = ()) -> "AttentionSettings":
-        """The settings, of a network with these layers."""
+    def settings(self) -> "AttentionSettings":
         from asymtrain.lab.instruments.attention.result import AttentionSettings
 
         values: dict[str, Any] = {"sample": self.sample, "query": self.query, "threshold": self.threshold}
-        layers = parse_layers(self.layers, layer_names) if layer_names else ()
-        return AttentionSettings(**values, renormalise=not self.raw, layers=layers)
+        return AttentionSettings(**values)
 
 
 class AttentionInstrument(Instrument[AttentionOptions, Measured]):
@@ -62,7 +57,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.attention.measure import check_spec, has_attention, measure_states
 
-        options.settings()  # what is wrong with them shows before anything else is done
+        settings = options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
         lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}
@@ -71,7 +66,6 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)
         kinds = {(spec.arch, spec.arch_options): spec for spec in specs}.values()
-        settings = options.settings(check_spec(specs[0], dataset, options.settings()))
         for spec in kinds:
             check_spec(spec, dataset, settings)
         epochs = parse_epochs(options.at, min(spec.epochs for spec in specs))
@@ -121,13 +115,3 @@ def parse_epochs(text: str | None, epochs: int) -> tuple[int, ...]:
     if max(numbers) > epochs:
         raise UsageError(advice.format(repr(text)))
     return tuple(sorted(numbers))
-
-
-def parse_layers(text: str | None, layer_names: Sequence[str]) -> tuple[str, ...]:
-    """Layers from numbers (from 1) or names with commas; empty for all."""
-    names = []
-    for part in comma_words(text or ""):
-        if is_whole(part) and not 1 <= int(part) <= len(layer_names):
-            raise UsageError(f"--layers {text}: there are layers 1 to {len(layer_names)}")
-        names.append(layer_names[int(part) - 1] if is_whole(part) else part)
-    return tuple(dict.fromkeys(names))

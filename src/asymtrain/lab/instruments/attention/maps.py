@@ -231,20 +231,16 @@ def _check(name: str, explained: Tensor, output: Any) -> None:
         )
 
 
-def from_class_token(attention: Tensor, *, prefix: int = 1, renormalise: bool = True) -> Tensor:
-    """What the first token attends to among the patches.
-
-    Renormalised, a map is divided by its sum, so that it is a distribution over patches; else the weight that goes to
-    the tokens before the patches is simply missing. Not a number where nothing at all goes to the patches.
-    """
+def from_class_token(attention: Tensor, *, prefix: int = 1) -> Tensor:
+    """What the first token attends to among the patches, as a distribution; NaN where nothing goes to them."""
     if prefix < 1:
         raise UsageError('there is no class token: use query="mean", the average over all queries')
-    return _over_patches(attention[..., 0, :], prefix, renormalise)
+    return _over_patches(attention[..., 0, :], prefix)
 
 
-def over_queries(attention: Tensor, *, prefix: int = 1, renormalise: bool = True) -> Tensor:
+def over_queries(attention: Tensor, *, prefix: int = 1) -> Tensor:
     """What all tokens (those before the patches included) attend to among the patches, averaged."""
-    return _over_patches(attention.mean(-2), prefix, renormalise)
+    return _over_patches(attention.mean(-2), prefix)
 
 
 def rollout(attention: Sequence[Tensor]) -> Tensor:
@@ -259,8 +255,8 @@ def rollout(attention: Sequence[Tensor]) -> Tensor:
     return reduce(lambda flow, step: step @ flow, steps)
 
 
-def _over_patches(rows: Tensor, prefix: int, renormalise: bool) -> Tensor:
+def _over_patches(rows: Tensor, prefix: int) -> Tensor:
     if prefix >= rows.shape[-1]:
         raise UsageError(f"{prefix} of {rows.shape[-1]} tokens stand before the patches: no patch is left")
     patches = rows[..., prefix:]
-    return patches / patches.sum(-1, keepdim=True) if renormalise else patches
+    return patches / patches.sum(-1, keepdim=True)

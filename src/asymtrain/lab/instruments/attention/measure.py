@@ -1,7 +1,6 @@
 """How a vision transformer attends: maps of every layer and head on a sample of images, and how they are spread.
 
-    measure_attention(state, dataset)       a state of a run
-    measure_states(states, dataset)         many of them, on the same images
+    measure_states(states, dataset)         states of runs, on the same images
     measure_model(model, images)            any model whose queries and keys can be reached
 
 Nothing is changed: parameters, modes, buffers and random numbers are after a measurement what they were before.
@@ -38,13 +37,6 @@ from asymtrain.models import Backbone, build
 
 CHUNK = 256  # images in one forward pass: bounds the memory of the maps
 MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
-
-
-def measure_attention(
-    state: State, dataset: Dataset, settings: AttentionSettings | None = None, device: torch.device | str | None = None
-) -> AttentionResult:
-    """The attention of one training state on a sample of the dataset's test images."""
-    return measure_states([state], dataset, settings, device)[0]
 
 
 def measure_states(
@@ -95,14 +87,13 @@ def has_attention(arch: str) -> bool:
     return bool(attention_layers(build(arch, classes=2, seed=0)))  # the seed keeps torch's random numbers as they are
 
 
-def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> list[str]:
-    """The names of the attention layers of a spec; what cannot be measured is refused before it is trained."""
+def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> None:
+    """Refuse what cannot be measured, before it is trained."""
     layers = list(attention_layers(build_backbone(spec, dataset)))
     if not layers:
         raise UsageError(f"{spec.arch} has no attention: measure a vision transformer (vit)")
     _check_layers(layers, settings)
     settings.indices(len(dataset.test))
-    return layers
 
 
 def measure_model(
@@ -214,7 +205,7 @@ def _spread(
     over the pixels, and the rollout where the layers do not have the same tokens.
     """
     by_query = from_class_token if settings.query == "class_token" else over_queries
-    reduce = partial(by_query, prefix=prefix, renormalise=settings.renormalise)
+    reduce = partial(by_query, prefix=prefix)
     layers = tuple(name for name in attention if not settings.layers or name in settings.layers)
     # The average of the heads first, then each head: (B, 1 + heads, patches).
     maps = {

@@ -1,7 +1,7 @@
 """How an attention map is spread: pure functions of maps (..., T), T patches with weights of 0 or more.
 
-A map is a distribution over patches (it sums to one) unless the caller left out the renormalisation; each value is of
-the map as it is given. The uniform map has 1 / T everywhere, the one-hot map has everything on one patch.
+A map is a distribution over patches (it sums to one). The uniform map has 1 / T everywhere, the one-hot map has
+everything on one patch.
 
 Below them the regions of an image as shares of patches: the object's mask, and what stands out of the image itself.
 """
@@ -113,16 +113,14 @@ def saliency(images: Tensor) -> Tensor:
     return (smooth - pixels.mean((-2, -1), keepdim=True)).square().sum(1).sqrt()
 
 
-def saliency_region(images: Tensor, share: float = 0.25) -> Tensor:
-    """The most salient pixels of each image, (B, H, W) of 0 and 1; the earlier of equals is taken first.
+def saliency_region(images: Tensor) -> Tensor:
+    """The most salient quarter of each image's pixels, (B, H, W) of 0 and 1; the earlier of equals is taken first.
 
-    A fixed share of the pixels (a quarter by default, at least one pixel) and not a fixed level: the uniform map then
-    has the same value on every image, and no image is left without a region.
+    A fixed share (at least one pixel) and not a fixed level: the uniform map then has the same value on every image,
+    and no image is left without a region.
     """
-    if not 0 < share <= 1:
-        raise UsageError(f"the salient share must be above 0 and at most 1, got {share:g}")
     # On the CPU, whatever the images lie on: a tie or a last bit must not change the region from device to device.
     order = saliency(images.cpu()).flatten(1).argsort(dim=1, descending=True, stable=True)
-    chosen = order[:, : max(1, round(share * order.shape[1]))]
+    chosen = order[:, : max(1, round(order.shape[1] / 4))]
     region = torch.zeros(order.shape).scatter_(1, chosen, 1.0)
     return region.view(len(images), *images.shape[-2:]).to(images.device)

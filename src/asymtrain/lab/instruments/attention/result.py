@@ -32,15 +32,10 @@ LABELS = {
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """Which images, which maps, which thresholds.
-
-    A map that is renormalised is divided by its sum over patches, so that it is a distribution; else the weight that
-    goes to the class token is missing from it. Peak, entropy and coverages depend on it, Gini does not.
-    """
+    """Which images, which maps, which thresholds."""
 
     sample: int = 100  # how many test images are looked at: the same for every run, so that runs can be compared
     query: Literal["class_token", "mean"] = "class_token"  # whose attention: the class token's, or the mean of all
-    renormalise: bool = True
     threshold: float = DEFAULT_THRESHOLD  # of `coverage_above`, in multiples of the uniform value
     layers: tuple[str, ...] = ()  # names of those that are reported; empty for all
 

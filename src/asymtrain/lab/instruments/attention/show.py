@@ -46,8 +46,7 @@ def attention_page(
     shares = ", ".join(f"{regions[name]} {share:.1%} of them" for name, share in first.shares.items())
     settings, differences = first.settings, _entropy_differences(summaries)
     query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
-    whole = "renormalised over the patches" if settings.renormalise else "not renormalised over the patches"
-    maps = f"{query}, {whole}; a patch counts as covered above {settings.threshold:g} times the uniform value"
+    covered = f"a patch counts as covered above {settings.threshold:g} times the uniform value"
     runs = []
     for result in results:
         spec, epoch = result.state
@@ -68,7 +67,11 @@ def attention_page(
             "runs": runs,
         },
         specs=list(dict.fromkeys(result.state[0] for result in results)),
-        facts={**facts, "Maps": maps, "Sample": f"{len(first.images)} test images, the same for every run; {shares}"},
+        facts={
+            **facts,
+            "Maps": f"{query}, renormalised over the patches; {covered}",
+            "Sample": f"{len(first.images)} test images, the same for every run; {shares}",
+        },
     )
 
 

@@ -14,6 +14,7 @@ from asymtrain.lab.instruments.curves import BOUNDS, CURVES, Curve, by_setting, 
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import DIFFERENCES, SHARES, Estimate, estimate
 
+TOLERANCE = 0.01  # share of the best validation accuracy within which a run has converged
 PHASES = (0.1, 0.5, 1.0)  # of training, at which the gap is reported: epochs 10, 50 and 100 of 100
 
 
@@ -72,21 +73,17 @@ class Trajectories:
     lost: tuple[RunSpec, ...]
 
 
-def convergence_epoch(accuracies: Sequence[float], tolerance: float = 0.01) -> int:
-    """First epoch, from 1, whose accuracy is within `tolerance` of the best: at least (1 - tolerance) times it."""
-    if not accuracies:
-        raise UsageError("a run of no epochs has no convergence epoch")
-    if not 0 <= tolerance < 1:
-        raise UsageError(f"the tolerance is a share of the best accuracy between 0 and 1, got {tolerance:g}")
-    least = (1 - tolerance) * max(accuracies) - 1e-12  # accuracies are counts over images: this is rounding
+def convergence_epoch(accuracies: Sequence[float]) -> int:
+    """First epoch, from 1, whose accuracy is at least (1 - TOLERANCE) times the best."""
+    least = (1 - TOLERANCE) * max(accuracies) - 1e-12  # accuracies are counts over images: this is rounding
     return next(number for number, value in enumerate(accuracies, start=1) if value >= least)
 
 
-def default_gap_epochs(epochs: int) -> tuple[int, ...]:
+def gap_epochs(epochs: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
 
 
-def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None) -> Trajectory:
+def trajectory(runs: Sequence[Run]) -> Trajectory:
     """The trajectory of runs that differ in their seed only."""
     whole = sorted((run for run in runs if run.outcome == "finished"), key=lambda run: run.spec.seed)
     if not whole:
@@ -95,10 +92,6 @@ def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequ
     for run in whole:
         if any(epoch.validation_accuracy is None for epoch in run.history):
             raise UsageError(f"run {run.spec.id} has no validation accuracy: train it with validation='split'")
-    epochs = default_gap_epochs(spec.epochs) if gap_epochs is None else tuple(gap_epochs)
-    for number in epochs:
-        if not 1 <= number <= spec.epochs:
-            raise UsageError(f"epoch {number} is not one of the {spec.epochs} epochs of run {spec.id}")
     curves = {name: curve(whole, value, BOUNDS[name]) for name, value in CURVES.items()}
     accuracies = [[value for value in seed if value is not None] for seed in curves["validation_accuracy"].seeds]
     means = [point.mean for point in curves["validation_accuracy"].points if point.mean is not None]
@@ -106,11 +99,11 @@ def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequ
         spec=spec,
         seeds=tuple(run.spec.seed for run in whole),
         diverged=len(runs) - len(whole),
-        convergence=estimate((convergence_epoch(values, tolerance) for values in accuracies), within=(1, spec.epochs)),
-        convergence_of_mean=convergence_epoch(means, tolerance),
+        convergence=estimate(map(convergence_epoch, accuracies), within=(1, spec.epochs)),
+        convergence_of_mean=convergence_epoch(means),
         final=estimate((values[-1] for values in accuracies), within=SHARES),
         best=estimate((max(values) for values in accuracies), within=SHARES),
-        gaps=tuple((number, curves["gap"].points[number - 1]) for number in epochs),
+        gaps=tuple((number, curves["gap"].points[number - 1]) for number in gap_epochs(spec.epochs)),
         curves={name: values for name, values in curves.items() if any(point.n for point in values.points)},
     )
 
@@ -134,10 +127,10 @@ def parting(plain: Sequence[Run], asymmetric: Sequence[Run]) -> Parting:
     return Parting(parted, side, len(both), difference)
 
 
-def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
+def compare_trajectories(runs: Iterable[Run]) -> Trajectories:
     """The trajectories of all runs, Asymmetric beside Plain where both are there.
 
-    `options` are those of `trajectory`. Runs belong together when they differ in their seed only; one group of Plain
+    Runs belong together when they differ in their seed only; one group of Plain
     runs may be the partner of several Asymmetric ones.
     """
     groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
@@ -147,7 +140,7 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
         if not lost:
             raise UsageError("there is no run to follow: give at least one")
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
-    followed = {spec: trajectory(group, **options) for spec, group in finished_groups.items()}
+    followed = {spec: trajectory(group) for spec, group in finished_groups.items()}
     pairs = [
         (spec.plain(), spec) for spec in finished_groups if spec.redundancy > 0 and spec.plain() in finished_groups
     ]

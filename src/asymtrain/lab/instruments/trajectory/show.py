@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.trajectory.measure import Trajectories, Trajectory, compare_trajectories
+from asymtrain.lab.instruments.trajectory.measure import TOLERANCE, Trajectories, Trajectory, compare_trajectories
 from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Headline, Lines
 from asymtrain.lab.report.table import Column, Table, Value, value_text
 from asymtrain.lab.runs import Run
@@ -35,8 +35,8 @@ CURVES: dict[str, tuple[str, str, str, tuple[str, str] | None, str]] = {
 Group = tuple[str, list[Trajectory]]  # a label, and Plain beside Asymmetric or one of them alone
 
 
-def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None) -> Page:
-    result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs)
+def trajectory_page(runs: Sequence[Run]) -> Page:
+    result = compare_trajectories(runs)
     sides = [*([pair.plain, pair.asymmetric] for pair in result.comparisons), *([side] for side in result.alone)]
     labels = spec_labels([group[-1].spec for group in sides])
     groups = list(zip(labels, sides, strict=True))
@@ -45,11 +45,11 @@ def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Se
         title="Training trajectories",
         headline=_headline(result, labels),
         lead=LEAD + lost,
-        tables=trajectory_tables(result, groups, tolerance),
+        tables=trajectory_tables(result, groups),
         figures=trajectory_figures(result, groups),
         document={
             "measurement": "trajectory",
-            "tolerance": tolerance,
+            "tolerance": TOLERANCE,
             "confidence": 0.95,
             "comparisons": [
                 {"label": label, **pair.to_dict()} for label, pair in zip(labels, result.comparisons, strict=False)
@@ -73,7 +73,7 @@ def _headline(result: Trajectories, labels: Sequence[str]) -> Headline | None:
     return "soft", f"{words}. Final difference: {listing(ends)}" if len(ends) <= 3 else words
 
 
-def trajectory_tables(result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01) -> list[Table]:
+def trajectory_tables(result: Trajectories, groups: Sequence[Group]) -> list[Table]:
     """Convergence and final accuracy, the generalisation gap, where the curves part."""
     converged, gaps, partings = [], [], []
     for label, sides in groups:
@@ -98,7 +98,7 @@ def trajectory_tables(result: Trajectories, groups: Sequence[Group], tolerance: 
     columns = (backbone, training, *epochs_of, Column("Final accuracy", "number"), interval, seeds)
     diverged = " Diverged runs are left out." if any(side.diverged for _, sides in groups for side in sides) else ""
     note = (
-        f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
+        f"Convergence: the first epoch whose validation accuracy is within {100 * TOLERANCE:.3g}% of the run's "
         "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
         f"epoch.{diverged}"
     )
