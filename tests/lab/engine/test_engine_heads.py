@@ -37,7 +37,7 @@ def spec_with(monkeypatch):
     """A spec whose head was added from outside."""
 
     def made(head, **fields):
-        monkeypatch.setitem(_heads.NAMED_HEADS, head.__name__, lambda positions: head)
+        monkeypatch.setitem(_heads.NAMED_HEADS, head.__name__, lambda positions, width, outputs: head(width, outputs))
         monkeypatch.setitem(runs._LITERALS, "head", ("linear", "mlp", head.__name__))
         return spec_of(head=head.__name__, **fields)
 
