@@ -181,8 +181,8 @@ def part_of(module: nn.Module, name: str = "") -> nn.Module:
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    while isinstance(module, nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
-        module = getattr(module, "_orig_mod", None) or module.module
+    while (distributed := isinstance(module, nn.parallel.DistributedDataParallel)) or hasattr(module, "_orig_mod"):
+        module = module.get_submodule("module" if distributed else "_orig_mod")
     return module
 
 
