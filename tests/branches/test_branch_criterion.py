@@ -101,6 +101,9 @@ def test_a_model_that_returns_its_own_loss(returns: str) -> None:
         assert type(output) is (tuple if returns == "tuple" else dict)
         for found, wanted in zip(gradients(output[place], model, branches), expected, strict=True):
             torch.testing.assert_close(found, wanted)
+    parts = net.criterion.parts
+    assert list(parts) == ["main_loss", "auxiliary_loss", "auxiliary_loss/blocks.0", "auxiliary_loss/blocks.1"]
+    assert float(parts["main_loss"] + parts["auxiliary_loss"]) == pytest.approx(net(x, y)[place].item())
     assert net(x)[place] is None
     own = model(x, y)[place]
     with torch.no_grad():
@@ -121,6 +124,17 @@ def test_a_strength_that_follows_gradients_is_given_the_main_loss(own_loss: bool
     optimizer.step()
     assert branches.strength > 0
     branches.strip(optimizer)
+
+
+def test_at_strength_0_a_model_that_returns_its_own_loss_gives_branches_no_gradient() -> None:
+    """Not one of zeros, which would count where gradients are clipped."""
+    x, y = batch()
+    model = Net()
+    branches = attach(model, (x, y), CLASSES, at="blocks.*", strength=0)
+    _, loss = WithLoss(model, branches)(x, y)
+    assert torch.equal(loss, model(x, y)[1])
+    loss.backward()
+    assert all(value.grad is None for value in branches.parameters())
 
 
 def test_a_model_that_returns_no_loss_is_refused() -> None:

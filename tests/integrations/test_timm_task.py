@@ -1,6 +1,6 @@
 """`BranchTask` around timm's own tasks, in a loop written against the interface of timm's train.py.
 
-No package ships train.py: `script` makes the calls that train.py of timm 1.0.30 makes, in its order.
+No package ships train.py: `script` makes the calls that train.py of timm 1.0.31 makes, in its order.
 """
 
 import warnings

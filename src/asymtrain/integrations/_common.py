@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -181,11 +180,6 @@ def part_of(module: nn.Module, name: str = "") -> nn.Module:
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    while isinstance(module, nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
-        module = getattr(module, "_orig_mod", None) or module.module
+    while (distributed := isinstance(module, nn.parallel.DistributedDataParallel)) or hasattr(module, "_orig_mod"):
+        module = module.get_submodule("module" if distributed else "_orig_mod")
     return module
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Where the module's first parameter is; the CPU for a module without any."""
-    return next((value.device for value in module.parameters()), torch.device("cpu"))

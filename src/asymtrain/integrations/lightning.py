@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError, how_to_install
-from asymtrain.integrations._common import Adapter, device_of, part_of
+from asymtrain.integrations._common import Adapter, part_of
 
 try:
     from lightning.fabric.utilities import move_data_to_device
@@ -82,14 +82,13 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach, with what lay in the checkpoint."""
-        target = part_of(pl_module, self.model)
         sample = getattr(pl_module, "example_input_array", None) if self.sample is None else self.sample
         if sample is None:
             raise UsageError("attach needs a batch of inputs: give sample=, or set the module's example_input_array")
         if isinstance(sample, list):
             sample = tuple(sample)  # of arguments, as `attach` takes them
         sample = trainer.precision_plugin.convert_input(sample)  # as it does with batches: half precision
-        self.attach(target, move_data_to_device(sample, device_of(target)))
+        self.attach(part_of(pl_module, self.model), move_data_to_device(sample, pl_module.device))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The optimizer has its state."""
