@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_is_told_of(
 
 
 @pytest.fixture
-def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def other_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """The name that another live process would put on its claims."""
     process = subprocess.Popen(["sleep", "3600"])
     yield lambda: f"{socket.gethostname()}/{process.pid}/{requests._start_of(process.pid)}"
@@ -235,12 +235,12 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
 
 
 def test_runs_of_another_process_are_left_to_it(
-    train_here: Train, store: Path, notes: list[str], stranger: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    train_here: Train, store: Path, notes: list[str], other_process: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs = examples("mlp", 2, epochs=2)
     others = Store(store)
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "this_process", stranger)
+        patch.setattr(requests, "this_process", other_process)
         assert others.claim(specs[:3]) == specs[:3]
     # The other process has begun a stack of which one run is wanted here and not held by it.
     begun = StackPlan(tuple(specs), "batched")

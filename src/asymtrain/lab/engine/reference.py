@@ -125,8 +125,8 @@ class _Loop:
         passes = range(epoch * spec.passes, (epoch + 1) * spec.passes)
         chosen = [streams.permutations(self.keys["shuffle"], number, len(self.train))[0] for number in passes]
         order = self.train[torch.cat(chosen)]
-        steps, seen = schedule.steps_of(spec, len(self.train))
-        batches = order[:seen].split(spec.batch)
+        steps, count = schedule.steps_of(spec, len(self.train))
+        batches = order[:count].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
         rates = schedule.learning_rates(spec, epoch, len(batches)).tolist()
@@ -147,7 +147,7 @@ class _Loop:
                 measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
-        sums = (main_sum.item() / seen, auxiliary_sum.item() / seen, correct.item() / seen)
+        sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
         validation = test = None
         if len(self.validation):
             *_, validation = self.answer(self.images, self.clean_labels, self.validation)
