@@ -165,8 +165,8 @@ class RunOptions:
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="How runs are trained: paper, ordinary or strong. Default: as the scale says.",
-            autocompletion=offered("paper", "ordinary", "strong"),
+            help="How runs are trained: paper, ordinary, strong, vit_lite or small_vit. Default: as the scale says.",
+            autocompletion=offered("paper", "ordinary", "strong", "vit_lite", "small_vit"),
         ),
     ] = None
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
