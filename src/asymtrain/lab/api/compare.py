@@ -82,7 +82,7 @@ def compare(
             `Dataset` of `asymtrain.lab.data`, or arrays or tensors: (x, y), (x, y, x_test, y_test) or a dict of these
             names. Without a test set a fifth of each class is held out. Arrays too keep training in this process.
         seeds: how many (5: 42 to 46), or which.
-        recipe: a name of `asymtrain.lab.recipes.RECIPES`, such as ordinary; None for the scale's own settings.
+        recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         epochs: of each run.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.

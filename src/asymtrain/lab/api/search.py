@@ -75,7 +75,7 @@ def search(
         seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
-        recipe: a name of `asymtrain.lab.recipes.RECIPES`, such as ordinary; None for the scale's own settings.
+        recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
         device: cpu, cuda or cuda:1; the fastest available where it is not given.

@@ -77,7 +77,7 @@ def tune(
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields, such as objective, bias,
             alpha, layers (all, later, middle) and alpha_schedule: the first in place of the recommended ones, the
             others in place of the list of alternatives.
-        recipe: how you train: a name of `asymtrain.lab.recipes.RECIPES`, such as ordinary; None for the scale's own settings.
+        recipe: how you train: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest. Where none is given and the baseline does not learn, a third and a tenth of the
             recipe's are tried.
