@@ -237,7 +237,7 @@ def test_fields_that_a_derived_group_adds_are_fields_of_the_specs():
     assert (spec.arch, spec.dataset, spec.label_smoothing, spec.batch) == ("vit", "shapes", 0.1, 7)
     chosen = RunOptions(seeds="7,", scale="paper", alpha=2.0)
     assert [spec.alpha for spec in chosen.base_specs(["mlp"])] == [2.0]
-    assert (chosen.parse_seeds(), chosen.given()) == ((7,), ["scale", "seeds", "alpha"])
+    assert (chosen.parse_seeds(), chosen.given_names()) == ((7,), ["scale", "seeds", "alpha"])
     assert RunOptions().parse_seeds() == (42, 43, 44, 45, 46)
     assert RunOptions().parse_seeds([1]) == (1,)
 
