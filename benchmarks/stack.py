@@ -100,14 +100,14 @@ def main() -> None:
     rows = []
     for arch, by_column in measured.items():
         rate = {column: by_column.get(column, {}).get("rate", NAN) for column in COLUMNS}
-        shown = runs[arch] if device.type == "cuda" else runs[arch] * cores()
+        count = runs[arch] if device.type == "cuda" else runs[arch] * cores()
         engine = by_column.get("engine", {})
         flops, moved = (rate["engine"] * engine.get(name, NAN) for name in ("operations", "bytes"))
-        row = {**rate, "runs": shown, "flops": flops, "of_product": flops / matmul, "of_copy": moved / copy}
+        row = {**rate, "runs": count, "flops": flops, "of_product": flops / matmul, "of_copy": moved / copy}
         about = {"arch": arch, "device": device_name(device), "torch": torch.__version__, "precision": precision}
         rows.append({**about, "classes": CLASSES, **row, "vmap_form": by_column.get("vmap", {}).get("form")})
         line = (f"{arch:{width}} {rate['plain']:12,.0f} {rate['expert']:10,.0f} {rate['vmap']:11,.0f}"
-                f" {rate['engine']:13,.0f} {shown:5} {rate['engine'] / rate['expert']:8.2f}x {flops / 1e12:8.2f}"
+                f" {rate['engine']:13,.0f} {count:5} {rate['engine'] / rate['expert']:8.2f}x {flops / 1e12:8.2f}"
                 f" {row['of_product']:10.1%} {row['of_copy']:8.1%}")  # fmt: skip
         for unknown in ("nan%", "nanx", "nan"):
             line = line.replace(unknown, "-".rjust(len(unknown)))

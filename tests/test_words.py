@@ -55,5 +55,9 @@ def test_no_name_is_a_bare_participle():
     assert names_in("def kept(a):\n    self.told = shown = [known for known in a]") == {
         "a", "kept", "known", "shown", "told"
     }  # fmt: skip
-    found = {name: names_in(text) & PARTICIPLES for name, text in texts().items() if re.match(r"src/.*py$", name)}
+    found = {
+        name: names_in(text) & PARTICIPLES
+        for name, text in texts().items()
+        if re.match(r"(src|benchmarks|examples)/.*py$", name)
+    }
     assert not {name: names for name, names in found.items() if names}, "say what the value is"
