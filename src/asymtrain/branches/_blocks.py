@@ -1,4 +1,4 @@
-"""Layers where nobody names any: the model's repeated blocks, as a dry run shows them."""
+"""The default layers: the model's repeated blocks, found by a dry run."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ MOST_LAYERS = 6
 
 
 def find_blocks(model: nn.Module, sample: object) -> list[str]:
-    """Layers where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
+    """The default layers: the model's repeated blocks, at most six; a `UsageError` if there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
     siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.

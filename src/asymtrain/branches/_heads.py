@@ -113,7 +113,7 @@ class Head(nn.Module):
         self.redundancy = redundancy
         self.activation: Activation = activation
         self.positions = positions
-        self.pools = False  # whether it gives one row of logits a sample, whatever it reads
+        self.pools = False  # whether it gives one row of logits a sample from any feature
 
     @abstractmethod
     def num_weights(self) -> int:
@@ -448,7 +448,7 @@ def _tower(positions: int) -> HeadBuilder:
 
     def build(width: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = []
-        # Two steps down, of a modest width whatever the layer's, so that a tower on an early layer stays cheap.
+        # Two steps down, of one modest width for every layer, so that a tower on an early layer stays cheap.
         for channels, channels_out in pairwise((width, *_TOWER)):
             convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
             layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]

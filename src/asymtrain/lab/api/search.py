@@ -78,7 +78,7 @@ def search(
         recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        device: cpu, cuda or cuda:1; by default the fastest available.
         data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
         out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.

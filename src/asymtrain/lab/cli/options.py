@@ -180,10 +180,10 @@ class RunOptions:
         typer.Option(metavar="NAME", help="Layers: module names or globs. Default: the model's blocks."),
     ] = None
     layout: Annotated[
-        str | None, typer.Option(help="The axes of a layer's output, such as BTD, where they cannot be told.")
+        str | None, typer.Option(help="The axes of a layer's output, such as BTD, if asymtrain asks for them.")
     ] = None
     redundancy: Annotated[int | None, typer.Option(help="Branches at each point.", callback=one_or_more)] = None
-    alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None
+    alpha: Annotated[float | None, typer.Option(help="Weight of the branches' loss, in the paper's unit.")] = None
     precision: Annotated[
         str | None,
         typer.Option(
@@ -363,7 +363,7 @@ class OutputOptions:
         return self.store or self.out / STORE_NAME
 
     def looked_into(self) -> Path:
-        """The store; that there is none is told where one was named, since the name may be wrong."""
+        """The store; a missing one is reported if it was named, since the name may be wrong."""
         from asymtrain.lab.store import store_exists
         from asymtrain.lab.terminal import stderr
 

@@ -41,7 +41,7 @@ def export(
         typer.Option(metavar="EXPORT", help="Leave out what this export holds, or those in this folder."),
     ] = None,
 ) -> None:
-    """Write everything that was run and measured to a folder of tables.
+    """Write all runs and measurements to a folder of tables.
 
     An earlier export of the same store in the folder is replaced. With --without, what other exports hold is not
     written again: `--without results` keeps in a new folder of results/ what its other folders do not have.

@@ -191,7 +191,7 @@ def study_group(name: str) -> typer.Typer:
         output: StudyOutput,
         tracks: TrackOptions,
     ) -> None:
-        """Train what blocks still need: what waits for a choice is trained once that is made.
+        """Train what blocks still need; what depends on a selection is trained when that is made.
 
         Called again, it goes on where it stopped.
         """
