@@ -78,7 +78,7 @@ FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in r
 """What a recipe is made of."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
 LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
-# Fields that decide a result: the first line of a command names the defaults of those that nobody gave.
+# Fields that decide a result: the first line of a command names those that the user did not give.
 NAMED_FIELDS = {
     "dataset": "data", "per_class": "images a class", "epochs": "epochs", "batch": "batch",
     "learning_rate": "learning rate", "weight_decay": "weight decay", "precision": "precision", "alpha": "alpha",
@@ -107,7 +107,7 @@ def complete(
     data_root: Path | None = None,
     **others: Any,
 ) -> tuple[list[RunSpec], list[str]]:
-    """Specs with a batch that fits their data, and lines that tell what nobody gave.
+    """Specs with a batch that fits their data, and lines that name the defaults.
 
     `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
     are none.
@@ -131,7 +131,7 @@ def complete(
 
 
 def fitting_batch(batch: int, images: int) -> int:
-    """The batch, halved until an epoch has as many batches as it should, or the batch is as small as it may be."""
+    """The batch, halved until an epoch has enough batches, or the batch is the smallest allowed."""
     while batch > SMALLEST_BATCH and math.ceil(images / batch) < LEAST_BATCHES:
         batch //= 2
     return batch
@@ -150,7 +150,7 @@ def _training_size(spec: RunSpec, data_root: Path | None) -> int:
 
 
 def _of_each(specs: Sequence[RunSpec], field: str) -> str:
-    """The value that specs share, or each with the models that have it."""
+    """The value that all specs share, or each value with its models."""
     archs: dict[str, list[str]] = {}
     for spec in specs:
         archs.setdefault(_text(getattr(spec, field)), []).append(spec.arch)

@@ -58,7 +58,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def csv_text(cell: str) -> str:
-    """The text that a cell of `csv_cell` was made of; a ValueError where it was made of none."""
+    """The text that `csv_cell` made a cell of; a ValueError for any other cell."""
     if cell.startswith(_JSON):
         return str(json.loads(cell.removeprefix(_JSON)))
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
@@ -69,7 +69,7 @@ def comma_words(text: str) -> list[str]:
 
 
 def is_whole(text: str) -> bool:
-    """A whole number of so many digits as a number of anything has; Python refuses to read thousands of them."""
+    """A whole number of a plausible number of digits; Python refuses to read thousands of them."""
     return text.isdecimal() and len(text) <= 18
 
 
