@@ -253,7 +253,7 @@ def _lead(summary: Summary) -> str:
 
 
 def _controls(summary: Summary) -> str:
-    """What all the branches have that is not the default: a reader must not take a control for the method."""
+    """Settings of all branches that differ from the default: a reader must not mistake a control for the method."""
     ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
     rows = summary.rows[summary.rows["id"].isin(ids)]
     values = {name: set(rows[name]) for name in KINDS}

@@ -78,7 +78,7 @@ def _even(end: float, points: int) -> tuple[float, ...]:
 
 
 def _others(end: float, count: int, excluded: float) -> list[float]:
-    """So many evenly spaced values; of one more, the nearest to what is taken is left out."""
+    """So many evenly spaced values without the excluded one: of one more, the nearest to it is left out."""
     if count == 0:
         return []
     values = _even(end, count + 1)
