@@ -1,4 +1,4 @@
-"""One run, the plainest loop that is right. Every faster path is tested against it.
+"""One run, in the simplest correct loop. Every faster path is tested against it.
 
     for epoch in range(epochs):
         for indices in shuffled batches:
@@ -6,9 +6,8 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
-measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
-in float64, without closed forms.
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. Measurements
+of the two gradients follow their definitions: parameter by parameter, in float64, without closed forms.
 """
 
 import math
@@ -217,13 +216,13 @@ class _Loop:
         return read_logits(output)
 
     def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
-        """By what the auxiliary gradient is multiplied to be as large as the main one, where both reach."""
+        """The factor that makes the auxiliary gradient as large as the main one, over parameters that both reach."""
         both = [value for name, value in self.network.named_parameters() if name in self.reached]
         norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
         return norms[0] / norms[1]
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
-        """One step of the optimiser, and what the two gradients were where that is asked for."""
+        """One step of the optimiser; returns the measured gradients if `measure`."""
         signal = self.spec.signal if self.branches is not None else "gradient"
         whole = self.branches is not None and needs_both_gradients(self.spec)
         apart = measure or whole
@@ -244,7 +243,7 @@ class _Loop:
         if not apart:
             self.step()
             return None
-        # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
+        # The main gradient is the total minus the auxiliary part: the update does not change.
         applied = 0.0 if signal == "detached" else alpha
         pairs = {}
         for (name, value), other in zip(parameters.items(), others, strict=True):

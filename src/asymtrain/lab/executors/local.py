@@ -233,8 +233,8 @@ def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
-        # A bar, and torch's compiler has one, makes a lock for all processes. This one ends without a farewell, and
-        # Python would call the lock leaked.
+        # A progress bar, and torch's compiler has one, makes a lock for all processes. This process ends without
+        # releasing it, and Python would report a leak.
         from tqdm import tqdm
 
         tqdm.set_lock(threading.RLock())

@@ -120,7 +120,7 @@ class Tuned:
 
     @property
     def minutes_needed(self) -> int | None:
-        """How many more minutes would decide, by the mean and the variance so far; None where nothing tells."""
+        """How many more minutes would decide, by the mean and the variance so far; None if that is unknown."""
         race, pairs = self.race, self.race.best
         if not race.is_open or self.timing is None or race.plan is None:
             return None
@@ -203,7 +203,7 @@ def _rate_words(race: Race) -> str:
 
 
 def _race_words(race: Race) -> str:
-    """What the second question came to; empty where it was not asked."""
+    """The result of the race; empty if there was none."""
     if not race.rungs:
         return ""
     others = counted(len(race.rungs[0]), "alternative")
@@ -329,7 +329,7 @@ def removal_table(removal: Removal) -> Table:
 
 
 def tune_figures(result: Tuned) -> list[Figure]:
-    """What answers the question comes first."""
+    """The figures, the pairs first."""
     figures = [_curves(result)] if result.pairs.n else []
     rungs = [pairs for rung in result.race.rungs[-1:] for pairs in rung if pairs.n]
     if not rungs:

@@ -217,7 +217,7 @@ def replay(
 
 
 def is_decided(pairs: Pairs) -> bool:
-    """Would more pairs of this length say nothing new?"""
+    """Is the question decided, so that more pairs of this length are not needed?"""
     return judge(pairs.differences, 0, pairs.epochs, pairs.epochs).is_settled
 
 

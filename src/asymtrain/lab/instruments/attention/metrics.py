@@ -121,7 +121,7 @@ def saliency_region(images: Tensor, share: float = 0.25) -> Tensor:
     """
     if not 0 < share <= 1:
         raise UsageError(f"the salient share must be above 0 and at most 1, got {share:g}")
-    # On the CPU, whatever the images lie on: a tie or a last bit must not change the region from device to device.
+    # Always on the CPU: ties and last bits must not change the region between devices.
     order = saliency(images.cpu()).flatten(1).argsort(dim=1, descending=True, stable=True)
     chosen = order[:, : max(1, round(share * order.shape[1]))]
     region = torch.zeros(order.shape).scatter_(1, chosen, 1.0)

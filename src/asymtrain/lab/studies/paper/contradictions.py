@@ -1,4 +1,4 @@
-"""Where the paper contradicts itself, computed from its own printed numbers; and what single activation can do at all.
+"""Where the paper contradicts itself, by its own printed numbers; and the possible effect of single activation.
 
 Each check is a function, in the order of the paper's sections, and its sentence stands in `texts.toml`;
 `contradictions` runs them all. Nothing here needs a run of ours, except `single_activation`.
