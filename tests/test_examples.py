@@ -318,7 +318,7 @@ def test_two_processes_train_what_one_would(example, tmp_path, monkeypatch):
         tokens, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
         output, logits = net(tokens)
         optimizer.zero_grad()
-        (F.cross_entropy(output, labels) + 0.3 * branches.loss(labels, logits=logits)).backward()
+        (F.cross_entropy(output, labels) + branches.loss(labels, logits=logits)).backward()
         optimizer.step()
     bare = example.Reader()
     begun = bare(tokens)
