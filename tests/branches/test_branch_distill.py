@@ -72,6 +72,15 @@ def test_with_branches_hands_the_answers_over() -> None:
     assert branches.accuracies(targets(), logits=pairs[0][1]).keys() == set(AT)
 
 
+def test_the_model_itself_is_a_layer_beside_its_answers() -> None:
+    model = mlp().eval()
+    branches = attach(model, rows(), CLASSES, at=[*AT, ""], objective="distill")
+    output, logits = WithBranches(model, branches)(rows())
+    found = branches.losses(targets(), logits=logits)
+    head = branches.head("(model)")
+    torch.testing.assert_close(found["(model)"], expected(head(output), output, targets()))
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_compiled(whole: bool) -> None:
     model, x = mlp().eval(), rows()

@@ -165,10 +165,12 @@ def test_where_a_tower_has_nothing_to_stand_on() -> None:
         attach(mlp(), rows(), CLASSES, at="1", head="tower")
     with pytest.raises(UsageError, match="head='tower' pools maps itself: leave pool= out"):
         attach(Cnn(), images(), CLASSES, at="convs.0", head="tower", pool="mean")
-    small = nn.Sequential(nn.Conv2d(3, 6, 8, stride=8), nn.Flatten(), nn.Linear(6, CLASSES))
-    told = "layer '0': head='tower' needs maps of 2 positions or more along each axis, and got 1 x 1: leave the layer"
+    small = nn.Sequential(nn.Conv2d(3, 6, 8, stride=8), nn.Flatten(), nn.LazyLinear(CLASSES))
+    told = "layer '0': head='tower' needs maps of 2 positions or more along each axis, and got 1 x 2: leave the layer"
+    wide = torch.randn(3, 3, 8, 16)
+    small(wide)
     with pytest.raises(UsageError, match=told):
-        attach(small, torch.randn(3, 3, 8, 8), CLASSES, at="0", head="tower")
+        attach(small, wide, CLASSES, at="0", head="tower")
 
 
 def test_a_head_that_pools_does_not_count_padding() -> None:
@@ -332,7 +334,7 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"head": nn.LazyLinear(CLASSES)}, "the head of layer '1' has lazy layers without weights"),
         ({"head": Parallel(2, nn.Linear(8, CLASSES))}, "a head that is shared has one branch"),
         ({"head": {"7": "mlp"}}, "unknown layer in `head` '7'"),
-        ({"weights": {"1": -1}}, "the weight of layer '1' must be a number of 0 or more, got -1"),
+        ({"weights": {"1": -1}}, "the weight of layer '1' must be a finite number of 0 or more, got -1"),
         ({"head": Linear("flat")}, "unknown bias 'flat'"),
         ({"head": Linear(prior(torch.tensor([0, 9])))}, r"class indices in 0\.\.4"),
         ({"head": Linear(prior([0, 1]))}, r"labels must be a tensor .* of shape \(N, 5\)"),

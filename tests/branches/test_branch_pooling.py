@@ -240,6 +240,11 @@ class Padded(Summing):
         return self.head(self.block((self.embed(tokens) * keep.unsqueeze(-1)).cumsum(1)).mean(1))
 
 
+def test_the_last_token_of_a_row_that_counts_nothing_is_the_first() -> None:
+    tokens, mask = torch.randn(2, 3, 4), torch.tensor([[0, 0, 0], [1, 1, 0]])
+    assert torch.equal(pool_features(tokens, "BTD", "last_token", mask), torch.stack([tokens[0, 0], tokens[1, 1]]))
+
+
 @pytest.mark.parametrize("given", ["last_token", "function"])
 @pytest.mark.parametrize("side", ["left", "right", "none"])
 def test_the_last_token_is_the_last_that_the_mask_counts(side: str, given: str) -> None:

@@ -2,8 +2,11 @@
 
 import io
 import math
+import pickle
+import warnings
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -12,6 +15,7 @@ from branch_zoo import CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import Branches, Falling, GradientRatio, attach
+from asymtrain.branches._strength import _Sum
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.objectives import Huber
 
@@ -47,7 +51,7 @@ def test_the_loss_is_the_strength_times_the_mean_over_layers(objective: object, 
 
 def test_weights_of_layers_are_shares() -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=2, weights={"1": 3.0, "3": 1.0})
+    branches = attach(model, x, CLASSES, at=AT, strength=2, weights={"1": np.float32(3), "3": 1})
     model(x)
     losses = branches.losses(targets())
     torch.testing.assert_close(branches.loss(targets()), 2 * (0.75 * losses["1"] + 0.25 * losses["3"]))
@@ -144,25 +148,32 @@ def test_settings_that_mean_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [Falling(0.5), Falling(0.5, over=0.3), lambda progress: 2 * progress + 0.1],
+    ("rule", "expected"),
+    [
+        (Falling(0.5), [0.5, 0.25 * (1 + math.sqrt(0.5)), 0.25 * (1 - math.sqrt(0.5)), 0]),
+        (Falling(0.5, over=0.5), [0.5, 0.25, 0, 0]),
+        (lambda progress: torch.tensor(2 * progress + 0.1), [0.1, 0.6, 1.6, 2.1]),
+    ],
     ids=["falls", "falls early", "rises"],
 )
-def test_a_strength_by_the_progress_of_training(rule: Callable[[float], float]) -> None:
+def test_a_strength_by_the_progress_of_training(rule: Callable[[float], float], expected: list[float]) -> None:
     model, x = mlp().eval(), rows()
     branches = attach(model, x, CLASSES, at=AT, strength=rule)
-    for progress in (0, 0.25, 0.75, 1):
+    for progress, strength in zip((0, 0.25, 0.75, 1), expected, strict=True):
         branches.step(progress)
-        assert branches.strength == pytest.approx(rule(progress), abs=1e-6)
+        assert branches.strength == pytest.approx(strength, abs=1e-6)
         model(x)
         loss = branches.loss(targets())
-        torch.testing.assert_close(loss, rule(progress) * mean_loss(branches))
+        torch.testing.assert_close(loss, strength * mean_loss(branches))
         branches.step(0)  # between the loss and its backward
         loss.backward()
     again = attach(mlp(), x, CLASSES, at=AT, strength=rule)
     branches.step(0.75)
     again.load_state_dict(branches.state_dict())
     assert again.strength == branches.strength
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        branches.strip()
 
 
 @pytest.mark.parametrize("progress", [-0.1, 3, math.nan, None, True])
@@ -178,6 +189,10 @@ def test_a_schedule_that_nobody_moved_is_warned_of() -> None:
     branches.loss(targets())
     with pytest.warns(UsageWarning, match=r"branches.step\(progress\) was never called"):
         branches.strip()
+    unused = attach(model, x, CLASSES, at=AT, strength=Falling(0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unused.strip()
 
 
 def test_a_strength_is_no_attribute_to_set() -> None:
@@ -284,6 +299,30 @@ def test_a_ratio_resumes() -> None:
     rest, *_ = trained(2, 3, every=3, state=state, start=4)
     assert first + rest == pytest.approx(whole, rel=1e-5)
     assert len(set(whole)) == 3
+
+
+def test_a_copy_by_pickle_has_the_strength() -> None:
+    _, _, branches, _ = trained(1, 3)
+    assert pickle.loads(pickle.dumps(branches)).strength == branches.strength > 0
+
+
+def test_a_batch_whose_layers_were_skipped_counts_for_the_main_loss_alone() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=1))
+    optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.0)
+    main = F.cross_entropy(model(x), targets())
+    of_main, of_branches = norms(model, 2 * main, mean_loss(branches))
+    branches.loss(targets(), main=main)
+    branches.combine({}, main=F.cross_entropy(model(x), targets()))
+    optimizer.step()
+    assert branches.strength == pytest.approx(0.25 * of_main / of_branches, rel=1e-5)
+
+
+def test_many_gradients_in_half_precision_are_summed_in_more() -> None:
+    total = _Sum([torch.zeros(1, dtype=torch.bfloat16)])
+    for _ in range(300):
+        total.add([torch.ones(1, dtype=torch.bfloat16)])
+    assert total.norms(torch.device("cpu")).item() == 300
 
 
 def test_two_optimizers_of_the_model_make_one_step() -> None:

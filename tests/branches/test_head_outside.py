@@ -15,7 +15,7 @@ def gated(width: int, outputs: int) -> nn.Module:
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_head_is_attached_trained_and_stripped(by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_name:
-        monkeypatch.setitem(_heads.NAMED_HEADS, "gated", lambda positions: gated)
+        monkeypatch.setitem(_heads.NAMED_HEADS, "gated", lambda positions, width, outputs: gated(width, outputs))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     x, y = torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
@@ -31,6 +31,6 @@ def test_a_head_is_attached_trained_and_stripped(by_name: bool, monkeypatch: pyt
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_heads.NAMED_HEADS, "gated", lambda positions: gated)
+    monkeypatch.setitem(_heads.NAMED_HEADS, "gated", lambda positions, width, outputs: gated(width, outputs))
     with pytest.raises(UsageError, match=r"conv.*gated.*linear.*mlp.*tied"):
         attach(nn.Sequential(nn.Linear(6, 8)), at=["0"], sample=torch.randn(2, 6), classes=3, head="none")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The algorithm for Composer, in Composer's own trainer: training as by hand, checkpoints of the bare model."""
 
+import gc
 import warnings
 
 import pytest
@@ -22,6 +23,13 @@ from composer.models import ComposerModel
 from asymtrain.integrations.composer import Branches
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?!.*attached anew)")  # Composer is older than this torch
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folders():
+    """Composer leaves them to the garbage collector, which warns: here, and not in a later test."""
+    yield
+    gc.collect()
 
 
 class Wrapped(ComposerModel):
@@ -112,7 +120,28 @@ def test_what_is_logged_and_that_measuring_changes_nothing():
     assert_same_bits(model, silent)
 
 
+def test_averages_soft_targets_and_a_compiler_train_with_it():
+    """Composer's own algorithms and its `compile_config`."""
+    from composer.algorithms import EMA, MixUp
+
+    averaged, alone = Wrapped(), Wrapped()
+    fit(averaged, Branches(strength=0, **AT), EMA(half_life="2ba"))
+    fit(alone, EMA(half_life="2ba"))
+    assert_same_bits(averaged, alone)
+    seen = []
+    mixed = Branches(targets=lambda batch: seen.append(batch[1]) or batch[1], **AT)
+    fit(Wrapped(), mixed, MixUp())
+    assert {targets.shape for targets in seen} == {(BATCH, CLASSES)}
+    compiled, eager = Wrapped(), Wrapped()
+    fit(compiled, Branches(**AT), compile_config={"backend": "eager"})
+    fit(eager, Branches(**AT))
+    assert_same_bits(compiled, eager)
+    assert_no_hooks(compiled)
+
+
 def test_a_part_of_the_model_a_second_fit_and_what_is_refused():
+    with pytest.raises(UsageError, match="unknown part of Wrapped 'nett': did you mean 'net'"):
+        fit(Wrapped(), Branches(model="nett", sample=examples()[0][:2], classes=CLASSES))
     with pytest.raises(UsageError, match="give sample=, what 'net' is called with"):
         Branches(model="net", classes=CLASSES)
     part = Branches(model="net", sample=examples()[0][:2], at="blocks.*", classes=CLASSES)

@@ -31,7 +31,13 @@ from asymtrain.errors import UsageWarning
 
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
 
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, OnExceptionCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import (  # noqa: E402
+    Checkpoint,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+)
+from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 
 from asymtrain.integrations.lightning import BranchesCallback  # noqa: E402
 
@@ -216,6 +222,60 @@ def test_a_module_that_is_the_network():
         added = BranchesCallback(at="blocks.*", classes=CLASSES)
         trainer(added, epochs=1).fit(skipping, DataLoader(named[:3], batch_size=1))
     assert_same_bits(skipping, seeded(Net))
+
+
+def test_averaged_weights_are_those_of_a_fit_without_branches(tmp_path):
+    """Lightning's callback copies the module while it trains."""
+    trained = []
+    for added in ([callback(strength=0)], []):
+        module = Module()
+        trainer(*added, EMAWeightAveraging(decay=0.5), saving(tmp_path)).fit(module, loader())
+        assert_no_hooks(module)
+        trained.append(module)
+    assert_same_bits(*trained)
+    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=False)["state_dict"]
+    assert saved.keys() == Module().state_dict().keys()
+
+
+class Plain(Module):
+    """Gradient descent, whose steps are as large as the gradients."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_the_gradients_of_the_branches_are_unscaled_too():
+    module, alone, added = Plain(), Plain(), callback(strength=2.0)
+    scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    trainer(added, epochs=1, plugins=scaled).fit(module, loader())
+    expected = callback(strength=2.0)
+    trainer(expected, epochs=1).fit(alone, loader())
+    for half, whole in ((module, alone), (added.branches, expected.branches)):
+        for name, value in whole.state_dict().items():
+            torch.testing.assert_close(half.state_dict()[name], value, atol=2e-3, rtol=0.0)
+
+
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
+def test_a_model_in_half_precision():
+    """Lightning makes batches of that precision, and the sample must be alike."""
+    module = Module()
+    trainer(callback(), epochs=1, precision="bf16-true").fit(module, loader())
+    assert module.net.head.weight.dtype == torch.bfloat16
+    assert_no_hooks(module)
+
+
+class Compiled(Module):
+    def configure_model(self):
+        self.net = torch.compile(self.net, backend="eager")
+
+
+def test_a_part_that_the_module_compiles():
+    """By Lightning it is there before the branches."""
+    module, eager = Compiled(), Module()
+    trainer(callback(strength=2.0), epochs=1).fit(module, loader())
+    trainer(callback(strength=2.0), epochs=1).fit(eager, loader())
+    assert_same_bits(module.net._orig_mod, eager.net)
+    assert_no_hooks(module)
 
 
 class Twice(Module):

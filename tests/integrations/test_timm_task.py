@@ -20,7 +20,7 @@ task_module = pytest.importorskip("timm.task", reason="timm has tasks from 1.0.2
 from timm.data import Mixup  # noqa: E402
 from timm.optim import create_optimizer_v2  # noqa: E402
 from timm.task import ClassificationTask, FeatureDistillationTask, resume_task_checkpoint  # noqa: E402
-from timm.utils import CheckpointSaver, dispatch_clip_grad  # noqa: E402
+from timm.utils import CheckpointSaver, NativeScaler, dispatch_clip_grad  # noqa: E402
 
 from asymtrain.integrations.timm import BranchTask  # noqa: E402
 
@@ -166,6 +166,33 @@ def test_around_a_task_of_distillation():
     task.strip(script(task))
     assert task.get_eval_model().state_dict().keys() == build().state_dict().keys()
     assert_no_hooks(inner)
+
+
+def test_its_evaluation_is_that_of_the_inner_task():
+    inner = task_module.MultiLabelClassificationTask(build(), nn.BCEWithLogitsLoss(), verbose=False)
+    task = BranchTask(inner, sample=torch.zeros(2, 3, 16, 16), classes=CLASSES)
+    assert type(task.create_evaluator()) is type(inner.create_evaluator())
+    x, y = images(0)
+    task(x, nn.functional.one_hot(y, CLASSES).float())["loss"].backward()
+    task.strip()
+
+
+def test_a_scaled_loss_trains_what_an_unscaled_one_trains():
+    trained = []
+    for scaler in (None, NativeScaler("cpu")):
+        task = branch_task()
+        optimizer = create_optimizer_v2(task.get_trainable_module(), opt="sgd", lr=0.1)
+        for step in range(3):
+            loss = task(*images(step))["loss"]
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                scaler(loss, optimizer)
+            optimizer.zero_grad()
+        task.strip(optimizer)
+        trained.append(task.get_eval_model())
+    assert_same_bits(*trained)
 
 
 def test_it_compiles():

@@ -25,7 +25,7 @@ from adapters import (
 from torch.utils.data import IterableDataset
 
 from asymtrain import UsageError
-from asymtrain.branches import Dense, Falling
+from asymtrain.branches import Dense, Falling, GradientRatio
 from asymtrain.errors import UsageWarning
 
 pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
@@ -35,7 +35,7 @@ from accelerate.state import AcceleratorState  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
-from asymtrain.integrations.transformers import FILE, _refuse_sharded, add_branches  # noqa: E402
+from asymtrain.integrations.transformers import FILE, _refuse, add_branches  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +151,47 @@ def test_what_is_logged_and_that_measuring_changes_nothing(tmp_path):
     assert_same_bits(silent, model)
 
 
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"logging_strategy": "epoch", "max_steps": -1, "num_train_epochs": 2}, [6, 12]),
+        ({"logging_steps": 3, "logging_first_step": True, "max_steps": 4}, [1, 3]),
+        ({"logging_strategy": "no", "max_steps": 2}, []),
+    ],
+    ids=["each epoch", "the first step", "never"],
+)
+def test_it_logs_when_the_trainer_does(options, steps, tmp_path):
+    rows = [{"x": x, "labels": y} for x, y in zip(*examples(), strict=True)]
+    trainer = Trainer(seeded(Counting), arguments(tmp_path, **options), train_dataset=rows)
+    add_branches(trainer, at="blocks.*", classes=CLASSES)
+    trainer.train()
+    assert [row["step"] for row in trainer.state.log_history if "gradient_cosine" in row] == steps
+    assert [row["step"] for row in trainer.state.log_history if "loss" in row] == steps
+
+
+def test_losses_in_the_log_and_the_gradient_ratio_do_not_depend_on_accumulation(tmp_path):
+    """Of equal rows, so that the last batch of a step has the mean of the whole step."""
+    x, y = examples(1)
+
+    class Equal(IterableDataset):
+        def __iter__(self):
+            while True:
+                yield {"x": x[0], "labels": y[0]}
+
+    found = []
+    for accumulate in (1, 4):
+        args = arguments(tmp_path, max_steps=2, gradient_accumulation_steps=accumulate, logging_steps=1,
+                         per_device_train_batch_size=BATCH // accumulate)  # fmt: skip
+        trainer = Trainer(seeded(Counting), args, train_dataset=Equal())
+        added = add_branches(trainer, at="blocks.*", classes=CLASSES, strength=GradientRatio(0.1, every=1))
+        trainer.train()
+        row = next(row for row in trainer.state.log_history if row["step"] == 2)
+        assert row["loss"] == pytest.approx(row["main_loss"] + row["auxiliary_loss"], abs=1e-4)
+        found.append((row["main_loss"], row["auxiliary_loss"], added.branches.strength))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert found[0][2] > 0
+
+
 SAVING = {"save_strategy": "steps", "save_steps": 4, "ignore_data_skip": False}
 
 
@@ -182,8 +223,11 @@ def test_an_interrupted_training_resumes_in_the_same_process(tmp_path):
     trainer.add_callback(Interrupt())
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
+    assert_no_hooks(model)
+    assert set(trainer.optimizer.state) == set(model.parameters())
     trainer.remove_callback(Interrupt)
-    trainer.train(resume_from_checkpoint=True)
+    with pytest.warns(UsageWarning, match="stripped: attached anew"):
+        trainer.train(resume_from_checkpoint=True)
     assert_same_bits(model, whole)
     assert added.branches.stripped
     assert_no_hooks(model)
@@ -207,7 +251,8 @@ def test_the_optimizer_in_a_checkpoint_is_that_of_training_without_branches(tmp_
     assert alone.state.global_step == 8
     trainer, added = trainer_of(seeded(Counting, seed=5), tmp_path, saving)
     before = added.branches.head("blocks.0").live.clone()
-    trainer.train(str(tmp_path / "without" / "checkpoint-4"))
+    with pytest.warns(UsageWarning, match=rf"without.checkpoint-4 has no {FILE}: the branches are new ones"):
+        trainer.train(str(tmp_path / "without" / "checkpoint-4"))
     assert not torch.equal(added.branches.head("blocks.0").live, before)
     trainer, _ = trainer_of(seeded(Counting), tmp_path, at="blocks.0")
     with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the layers"):
@@ -390,6 +435,50 @@ def test_a_targets_function_may_take_its_entry_out_of_the_inputs(tmp_path):
     assert added.branches.stripped
 
 
+class Look(TrainerCallback):
+    """Predicts after each step, and evaluates."""
+
+    trainer = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.predict([{"x": x, "labels": y} for x, y in zip(*examples(1), strict=True)])
+
+
+def test_predictions_between_the_steps_change_nothing(tmp_path):
+    model, alone = seeded(Counting), seeded(Counting)
+    settings = {"gradient_accumulation_steps": 2, "max_steps": 4}
+    trainer, _ = trainer_of(model, tmp_path, settings)
+    look = Look()
+    look.trainer = trainer
+    trainer.add_callback(look)
+    trainer.train()
+    trainer_of(alone, tmp_path, settings)[0].train()
+    assert_same_bits(model, alone)
+
+
+def test_gradient_checkpointing_trains_the_same(tmp_path):
+    nets = []
+    for checkpointing in (False, True):
+        model = without_dropout(seeded(causal_model))
+        args = arguments(tmp_path, max_steps=3, gradient_checkpointing=checkpointing)
+        trainer = Trainer(model, args, train_dataset=sentences(64, "tokens"))
+        add_branches(trainer, **CAUSAL)
+        trainer.train()
+        nets.append(model)
+    assert_same_bits(*nets)
+
+
+def test_torch_compile_trains_the_same_and_compiles_once(tmp_path):
+    compiled, eager = seeded(Counting), seeded(Counting)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    trainer_of(compiled, tmp_path, {"torch_compile": True, "torch_compile_backend": "eager"})[0].train()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    trainer_of(eager, tmp_path)[0].train()
+    assert_same_bits(compiled, eager)
+    assert_no_hooks(compiled)
+
+
 def test_evaluation_has_the_model_s_loss_alone(tmp_path):
     model = seeded(Counting)
     rows = [{"x": x, "labels": y} for x, y in zip(*examples(2), strict=True)]
@@ -407,9 +496,21 @@ def test_what_is_refused(tmp_path, monkeypatch):
         trainer_of(seeded(Counting), tmp_path, classes=None)
     with pytest.raises(UsageError, match="shift moves the targets of tokens"):
         trainer_of(seeded(Counting), tmp_path, pool=Dense(), shift=1)
-    sharded = types.SimpleNamespace(args=types.SimpleNamespace(n_gpu=1), is_fsdp_enabled=True)
+    twice = trainer_of(seeded(Counting), tmp_path)[0]
+    with pytest.raises(UsageError, match="has branches already: make a new Trainer"):
+        add_branches(twice, at="blocks.*", classes=CLASSES)
+    with pytest.raises(UsageError, match="with model_init= the trainer trains another model"):
+        add_branches(Trainer(model_init=Counting, args=arguments(tmp_path), train_dataset=InOrder()), classes=CLASSES)
+    rows = [{"x": x} for x in examples()[0]]
+    listed = Trainer(Counting(), arguments(tmp_path), train_dataset=rows, data_collator=list)
+    with pytest.raises(UsageError, match="a batch of Trainer is a list, which is not what the model is called with"):
+        add_branches(listed, classes=CLASSES)
+    nothing = types.SimpleNamespace(callbacks=[])
+    sharded = types.SimpleNamespace(
+        args=types.SimpleNamespace(n_gpu=1), is_fsdp_enabled=True, model_init=None, callback_handler=nothing
+    )
     with pytest.raises(UsageError, match="sharded by fsdp"):
-        _refuse_sharded(sharded)
+        _refuse(sharded)
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     with pytest.raises(UsageError, match=r"to 2 GPUs .* start .* with torchrun"):
         trainer_of(seeded(Counting), tmp_path)

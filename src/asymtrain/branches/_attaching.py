@@ -34,7 +34,15 @@ from asymtrain.branches._losses import LossFn, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, logits_in, named_parts
 from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
-from asymtrain.branches._strength import Falling, GradientRatio, StrengthRule, checked_rule, convolutional, schedule_of
+from asymtrain.branches._strength import (
+    Falling,
+    GradientRatio,
+    StrengthRule,
+    checked,
+    checked_rule,
+    convolutional,
+    schedule_of,
+)
 from asymtrain.branches._tied import output_layers
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import Objective, Sigmoid, find_objective, prior_bias, whole_number
@@ -312,13 +320,11 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
 
 def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, float]:
     """The weights of the layers: they sum to 1, unless losses are summed as in the paper."""
-    for layer, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise UsageError(f"the weight of layer {layer!r} must be a number of 0 or more, got {weight!r}")
-    total = 1.0 if summed else math.fsum(weights.values())
+    shares = {layer: checked(weight, f"the weight of layer {layer!r}") for layer, weight in weights.items()}
+    total = 1.0 if summed else math.fsum(shares.values())
     if not total:
         raise UsageError("the weights of all layers are 0: give one layer a weight, or strength=0")
-    return {layer: weight / total for layer, weight in weights.items()}
+    return {layer: share / total for layer, share in shares.items()}
 
 
 def _has_prior(objective: Objective | LossFn) -> bool:

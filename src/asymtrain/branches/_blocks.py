@@ -1,12 +1,12 @@
 """The default layers: the model's repeated blocks, found by a dry run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from torch import Tensor, nn
 
-from asymtrain.branches._forwards import call_model, preserve_state
+from asymtrain.branches._forwards import call_model, checked_inputs, plain_errors, preserve_state
 from asymtrain.branches._nested import first_feature
 from asymtrain.errors import UsageError
 
@@ -19,33 +19,45 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     """The default layers: the model's repeated blocks, at most six; a `UsageError` if there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
-    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
+    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt. Of
+    several kinds, that counts which holds most layers. Siblings that take one tensor, such as the products of an
+    attention, count as one. Without such siblings the layers are what the search came to last, members of lists first,
+    but never parts of a member of a list.
     """
-    points = getattr(model, "points", None)
-    if isinstance(points, tuple) and points and all(isinstance(name, str) for name in points):
-        return list(points)
-    ran = _modules_with_features(model, sample)
     modules = dict(model.named_modules(remove_duplicate=False))
-    prefix, module = "", model
+    points = getattr(model, "points", None)
+    if isinstance(points, tuple) and points and all(isinstance(name, str) and name in modules for name in points):
+        return list(points)
+    features = _modules_with_features(model, sample)
+    name, module, others, inside = "", model, list[str](), False
     while True:
-        children = module.named_children()
-        sizes = {f"{prefix}{name}": layers for name, child in children if (layers := _count_layers(child))}
-        kinds: dict[type, list[str]] = {}
-        for name in filter(ran.__contains__, sizes):
-            kinds.setdefault(type(modules[name]), []).append(name)
-        siblings = max(kinds.values(), key=len, default=[])
-        if len(siblings) >= LEAST_SIBLINGS:
-            return _evenly(siblings)
-        largest = max(sizes, key=sizes.__getitem__, default="")
-        module = modules[largest]
-        if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
-            others = [name for name in sizes if name in ran]
-            if others:
-                return _evenly(others)
-            raise UsageError(
-                "no repeated blocks were found in the model: name layers with at=, for example at='layers.*'"
-            )
-        prefix = f"{largest}."
+        members = dict(_members(module, f"{name}." if name else ""))
+        sizes = {child: layers for child in members if (layers := _count_layers(modules[child]))}
+        ran = [child for child in sizes if child in features]
+        kinds: dict[type, dict[object, str]] = {}
+        for child in ran:
+            kinds.setdefault(type(modules[child]), {}).setdefault(features[child], child)
+        repeated = [list(kind.values()) for kind in kinds.values() if len(kind) >= LEAST_SIBLINGS]
+        if repeated:
+            return _evenly(max(repeated, key=lambda kind: sum(map(sizes.__getitem__, kind))))
+        if not inside:
+            others = [child for child in ran if members[child]] or ran or others
+        name = max(sizes, key=sizes.__getitem__, default="")
+        if not sizes or sizes[name] < LARGEST_SHARE * sum(sizes.values()):
+            break
+        module, inside = modules[name], inside or members[name]
+    if not others:
+        raise UsageError("no repeated blocks were found in the model: name layers with at=, for example at='layers.*'")
+    return _evenly(others)
+
+
+def _members(module: nn.Module, prefix: str, listed: bool = False) -> Iterator[tuple[str, bool]]:
+    """The names of its children, and whether each is in a list; those in lists, which are never called, as its own."""
+    for name, child in module.named_children():
+        if type(child) in (nn.ModuleList, nn.ModuleDict):  # derived classes may be called
+            yield from _members(child, f"{prefix}{name}.", isinstance(child, nn.ModuleList))
+        else:
+            yield f"{prefix}{name}", listed
 
 
 def _count_layers(module: nn.Module) -> int:
@@ -53,20 +65,30 @@ def _count_layers(module: nn.Module) -> int:
     return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
 
 
-def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
-    """Modules that ran and gave a feature that is not the model's own output."""
-    features: dict[str, Tensor] = {}
+def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object]:
+    """Modules that ran and gave a feature that is not the model's own output; of each, which tensor it took."""
+    inputs: dict[str, tuple[Tensor, int]] = {}
+    outputs: dict[str, Tensor] = {}
 
-    def keep(name: str, _: nn.Module, __: object, output: object) -> None:
+    def before(name: str, _: nn.Module, *call: object) -> None:
+        tensor = first_feature(call)
+        if tensor is not None and not tensor.is_inference():
+            inputs[name] = tensor, tensor._version  # blocks that change it in place take it one after the other
+
+    def after(name: str, _: nn.Module, __: object, output: object) -> None:
         feature = first_feature(output)
         if feature is not None and feature.ndim >= 2:
-            features[name] = feature
+            outputs[name] = feature
 
-    with ExitStack() as hooks, preserve_state(model):
+    checked_inputs(sample)
+    with ExitStack() as hooks, preserve_state(model), plain_errors(sample):
         for name, module in model.named_modules():
-            hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
+            hooks.callback(module.register_forward_pre_hook(partial(before, name), with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(partial(after, name)).remove)
         output = first_feature(call_model(model, sample))
-    return {name for name, feature in features.items() if name and feature is not output}
+    # Tensors are told by their address, and none has gone yet.
+    sources = {name: (id(tensor), version) for name, (tensor, version) in inputs.items()}
+    return {name: sources.get(name, name) for name, feature in outputs.items() if name and feature is not output}
 
 
 def _evenly(names: Sequence[str]) -> list[str]:

@@ -380,12 +380,16 @@ class Branches(nn.Module):
         """Whether these branches are on this very model."""
         return self._capture is not None and self._capture.model() is model
 
-    def take(self) -> dict[str, Tensor]:
-        """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
-        capture = self._attached()
-        logits = self(capture.rows(self.allow_skipped))
+    def all_logits(self) -> dict[str, Tensor]:
+        """Those of the latest forward, on any rank; the model's own too where the objective needs them."""
+        logits = self(self._attached().rows(self.allow_skipped))
         if (own := self._model_logits(None)) is not None:
             logits[MODEL_LOGITS] = own  # they go the same way, so that a later forward's are not taken for them
+        return logits
+
+    def take(self) -> dict[str, Tensor]:
+        """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
+        logits, capture = self.all_logits(), self._attached()
         # A compiled graph then need not give the features out beside the logits.
         capture.forward.forget_features("taken")
         if next(self.parameters(), None) is None:
@@ -429,8 +433,8 @@ class Branches(nn.Module):
             reasons = str(error).splitlines()[1:] or [str(error)]
             raise UsageError(
                 "the branches in the checkpoint are not like those attached now "
-                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the layers, classes, head and "
-                "redundancy of the training that wrote it"
+                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the layers, classes, head, "
+                "redundancy and strength of the training that wrote it"
             ) from error
 
     def __repr__(self) -> str:
@@ -498,7 +502,7 @@ def _key(layer: str) -> str:
     return f"/{key}" if hasattr(_EMPTY, key) else key
 
 
-MODEL_LOGITS = "(model)"  # the name, of no layer, under which `WithBranches` gives them where they are needed
+MODEL_LOGITS = ""  # the name, of no layer, under which `WithBranches` gives them where they are needed
 NO_MODEL_LOGITS = (
     "objective='distill' also learns from the model's own logits, and its output holds none of shape (B, C) for these "
     "classes: attach to a classifier, or choose objective='softmax'"

@@ -10,22 +10,23 @@ from torch import Tensor, nn
 class Criterion(nn.Module):
     """The main loss of an output, plus the auxiliary loss of the model's latest forward. See `Branches.criterion`."""
 
-    def __init__(self, branches: Any, loss_fn: Callable[..., Tensor]) -> None:  # `Branches` itself makes criteria
+    # `Branches` itself makes criteria. Without `loss_fn` the main loss comes from elsewhere, to `add`.
+    def __init__(self, branches: Any, loss_fn: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
         self.branches, self.loss_fn = branches, loss_fn
         self._latest: tuple[dict[str, Tensor], Tensor, Mapping[str, Tensor] | None] | None = None
-        self._apart = False  # whether each rank has gradients of its own for the branches
 
     def forward(self, output: Any, target: Tensor) -> Tensor:
         """The loss; of what `WithBranches` returned, too."""
         logits = None
         if isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], dict):
             output, logits = output
+        assert self.loss_fn is not None
         main: Tensor = self.loss_fn(output, target)
         self._latest = None
         if not torch.is_grad_enabled() or self.branches.stripped:
             return main
-        return self.total(main, self.auxiliary(main, target, logits))
+        return self.add(main, target, logits)[0]
 
     @property
     def parts(self) -> dict[str, Tensor]:
@@ -40,26 +41,28 @@ class Criterion(nn.Module):
             by_layer = self.branches.losses(target, logits=logits)
         return losses | {f"auxiliary_loss/{layer}": loss for layer, loss in by_layer.items()}
 
-    def auxiliary(self, main: Tensor, target: Tensor, logits: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The auxiliary loss that belongs to a main loss."""
-        self._apart = logits is None and _ranks() > 1
-        if self._apart:
-            logits = self.branches.take()
-        auxiliary: Tensor = self.branches.loss(target, logits=logits, main=main)
-        detached_logits = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
-        self._latest = {"main_loss": main.detach(), "auxiliary_loss": auxiliary.detach()}, target, detached_logits
-        return auxiliary
+    def add(
+        self, main: Tensor, target: Tensor, logits: Mapping[str, Tensor] | None = None, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of a main loss and its auxiliary loss, and the auxiliary loss.
 
-    def total(self, main: Tensor, auxiliary: Tensor) -> Tensor:
-        """Their sum. At strength 0 nothing is added: a gradient of zeros would count where gradients are clipped."""
+        `weight` is the share of this batch where `main` is its part of a mean over several batches.
+        """
+        apart = logits is None and _ranks() > 1  # each rank has gradients of its own for the branches
+        if apart:
+            logits = self.branches.all_logits()
+        mean = main if weight is None else main / weight
+        auxiliary: Tensor = self.branches.loss(target, logits=logits, main=mean)
+        detached_logits = None if logits is None else {layer: values.detach() for layer, values in logits.items()}
+        self._latest = {"main_loss": mean.detach(), "auxiliary_loss": auxiliary.detach()}, target, detached_logits
         if self.branches.schedule is None and self.branches.strength == 0:
-            return main
-        total = main + auxiliary
-        if self._apart and total.requires_grad:
+            return main, auxiliary  # a gradient of zeros would count where gradients are clipped
+        total = main + (auxiliary if weight is None else weight.to(auxiliary.dtype) * auxiliary)
+        if apart and total.requires_grad:
             # At the end of the backward that reaches it, when DDP has the model's gradients.
             engine = torch.autograd.Variable._execution_engine
             total.register_hook(lambda _: engine.queue_callback(self._average_gradients))
-        return total
+        return total, auxiliary
 
     def _average_gradients(self) -> None:
         """Make the branches' gradients equal on all ranks.

@@ -28,9 +28,14 @@ from asymtrain.branches._axes import (
     lets_through,
 )
 from asymtrain.branches._capture import forget_forwards
-from asymtrain.branches._forwards import call_model, preserve_attributes, preserve_state
+from asymtrain.branches._forwards import (
+    call_model,
+    checked_inputs,
+    plain_errors,
+    preserve_attributes,
+    preserve_state,
+)
 from asymtrain.branches._nested import Selector, first_feature, named_parts, select, tensors_in
-from asymtrain.errors import UsageError, error_line
 
 
 class Recorder:
@@ -149,13 +154,11 @@ def dry_run(
     Where the layout of a layer is not `settled`, the model is also called on small variations of the sample. `detach`
     says that no gradient is to go into the model.
     """
-    inputs = _checked_inputs(sample)
+    inputs = checked_inputs(sample)
     model, layers, selectors = run.model, run.layers, run.selectors
     with preserve_state(model):
-        try:
+        with plain_errors(sample):
             full = run.observe(sample)
-        except Exception as error:
-            raise _not_callable(sample, error) from error
         evidence, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
         several = {
             name: layers[name] for name in evidence if selectors[name] is None and _has_many(evidence[name].output)
@@ -170,31 +173,6 @@ def dry_run(
             with preserve_attributes(model):
                 batch = _observe_variations(DryRun(model, open_layers, selectors), full, batch)
     return evidence, batch, full.output
-
-
-def _checked_inputs(sample: object) -> list[Tensor]:
-    """The tensors of a sample that a model can be called on."""
-    try:
-        inputs = list(tensors_in(sample))
-    except RecursionError:
-        raise UsageError("`sample` holds itself: give what the training loop gives") from None
-    if any(tensor.is_meta for tensor in inputs):
-        raise UsageError("`sample` is on the meta device, where tensors have no values: give a batch with values")
-    if any(tensor.is_floating_point() and _has_nan(tensor) for tensor in inputs):
-        raise UsageError("`sample` contains NaN: give a batch of clean inputs")
-    if any(tensor.numel() == 0 for tensor in inputs):
-        raise UsageError("`sample` holds an empty tensor: give a batch of at least one input")
-    return inputs
-
-
-def _not_callable(sample: object, error: Exception) -> UsageError:
-    with_labels = isinstance(error, TypeError) and isinstance(sample, tuple) and len(sample) == 2
-    of_loader = with_labels or isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
-    return UsageError(
-        f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
-        "a tensor, a tuple of positional arguments or a dict of keyword arguments"
-        + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
-    )
 
 
 def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) -> BatchEvidence:
@@ -423,10 +401,3 @@ def _close(first: Tensor, second: Tensor) -> bool:
     kind = torch.promote_types(first.dtype, torch.float32)
     size = float(first.to(kind).nan_to_num(0, 0, 0).abs().amax())
     return torch.allclose(first.to(kind), second.to(kind), rtol=0, atol=tolerance * size, equal_nan=True)
-
-
-def _has_nan(tensor: Tensor) -> bool:
-    try:
-        return bool((tensor.values() if tensor.is_nested else tensor).isnan().any())
-    except RuntimeError:  # of a layout or type in which torch cannot ask; the model may take it
-        return False

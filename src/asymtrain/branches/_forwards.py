@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._nested import tensors_in
+from asymtrain.errors import UsageError, error_line
 from asymtrain.streams import random_state_kept
 
 
@@ -17,6 +19,30 @@ def call_model(model: nn.Module, sample: object) -> object:
     if isinstance(sample, Mapping):
         return model(**sample)
     return model(sample)
+
+
+def checked_inputs(sample: object) -> list[Tensor]:
+    """The tensors of a sample that a model can be called on."""
+    try:
+        inputs = list(tensors_in(sample))
+    except RecursionError:
+        raise UsageError("`sample` holds itself: give what the training loop gives") from None
+    if any(tensor.is_meta for tensor in inputs):
+        raise UsageError("`sample` is on the meta device, where tensors have no values: give a batch with values")
+    if any(tensor.is_floating_point() and _has_nan(tensor) for tensor in inputs):
+        raise UsageError("`sample` contains NaN: give a batch of clean inputs")
+    if any(tensor.numel() == 0 for tensor in inputs):
+        raise UsageError("`sample` holds an empty tensor: give a batch of at least one input")
+    return inputs
+
+
+@contextmanager
+def plain_errors(sample: object) -> Iterator[None]:
+    """A `UsageError` where the model cannot be called on the sample."""
+    try:
+        yield
+    except Exception as error:
+        raise _not_callable(sample, error) from error
 
 
 @contextmanager
@@ -69,6 +95,23 @@ def preserve_attributes(model: nn.Module) -> Iterator[None]:
         for attributes, earlier in before:
             attributes.clear()
             attributes.update(earlier)
+
+
+def _not_callable(sample: object, error: Exception) -> UsageError:
+    with_labels = isinstance(error, TypeError) and isinstance(sample, tuple) and len(sample) == 2
+    of_loader = with_labels or isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
+    return UsageError(
+        f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
+        "a tensor, a tuple of positional arguments or a dict of keyword arguments"
+        + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
+    )
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    try:
+        return bool((tensor.values() if tensor.is_nested else tensor).isnan().any())
+    except RuntimeError:  # of a layout or type in which torch cannot ask; the model may take it
+        return False
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:

@@ -119,7 +119,7 @@ class Fuser:
         if plan is _UNKNOWN:
             if len(self.plans) >= _MOST_PLANS:
                 return None
-            plan = self.plans[signature] = self._plan(list(sources), features, own, targets)
+            plan = self.plans[signature] = self._plan(list(sources), features, weights, biases, targets)
         if plan is None:
             return None
         # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
@@ -136,13 +136,13 @@ class Fuser:
         self,
         names: Sequence[str],
         features: Sequence[Tensor],
-        own: Sequence[Mapping[str, Tensor | None]],
+        all_weights: Sequence[Tensor | None],
+        biases: Sequence[Tensor],
         targets: Tensor,
     ) -> FusionPlan | None:
         """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
         settings, heads = self.settings, [self.heads[name] for name in names]
-        weights = [weight for parameters in own if (weight := parameters.get("live")) is not None]
-        biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
+        weights = [weight for weight in all_weights if weight is not None]
         # Rows that were read already need no pooling.
         pooled = [
             self.pooled[name] if feature.ndim > 2 and self.pooled[name].token is None else Pooled()

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -349,7 +350,7 @@ def module_heads(
     layer: str = "", positions: int = 0,
 ) -> list[nn.Module]:  # fmt: skip
     """The branches of layer number `index`, built by name or by a function, with their initial weights."""
-    build = kind if callable(kind) else NAMED_HEADS[kind](positions)
+    build = kind if callable(kind) else partial(NAMED_HEADS[kind], positions)
     keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
     return [_built(build, layer, width, outputs, branch_key) for branch_key in keys]
 
@@ -380,6 +381,8 @@ def _built(build: HeadBuilder, layer: str, width: int, outputs: int, seed: int) 
         torch.default_generator.manual_seed(seed & (2**63 - 1))
         try:
             module = build(width, outputs)
+        except UsageError:
+            raise
         except Exception as error:
             raise UsageError(
                 f"the head of layer {layer!r} cannot be built ({error_line(error)}): `head` takes a function of "
@@ -418,43 +421,31 @@ def _check_fit(layer: str, head: Head, feature: Tensor, outputs: int) -> None:
         )
 
 
-def _mlp(positions: int) -> HeadBuilder:
-    def build(width: int, outputs: int) -> nn.Module:
-        if positions > 1:
-            convolution = _CONVOLUTIONS[positions]
-            return nn.Sequential(convolution(width, width, 1), nn.GELU(), convolution(width, outputs, 1))
-        return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, outputs))
-
-    return build
+def _mlp(positions: int, width: int, outputs: int) -> nn.Module:
+    layer = _CONVOLUTIONS[positions] if positions > 1 else None
+    inner, last = (layer(width, made, 1) if layer else nn.Linear(width, made) for made in (width, outputs))
+    return nn.Sequential(inner, nn.GELU(), last)
 
 
-def _conv(positions: int) -> HeadBuilder:
+def _conv(positions: int, width: int, outputs: int) -> nn.Module:
     if not positions:
         raise UsageError("head='conv' needs positions to look at: attach with pool='none', or use head='mlp'")
-
-    def build(width: int, outputs: int) -> nn.Module:
-        # As in the auxiliary heads of segmentation models: a quarter of the channels, then one product.
-        inner, convolution = max(width // 4, 8), _CONVOLUTIONS[positions]
-        layers = [convolution(width, inner, 3, padding=1, bias=False), _NORMS[positions](inner), nn.ReLU()]
-        layers.append(convolution(inner, outputs, 1))
-        return nn.Sequential(*layers) if positions > 1 else nn.Sequential(_Turned(), *layers, _Turned())
-
-    return build
+    # As in the auxiliary heads of segmentation models: a quarter of the channels, then one product.
+    inner, convolution = max(width // 4, 8), _CONVOLUTIONS[positions]
+    layers = [convolution(width, inner, 3, padding=1, bias=False), _NORMS[positions](inner), nn.ReLU()]
+    layers.append(convolution(inner, outputs, 1))
+    return nn.Sequential(*layers) if positions > 1 else nn.Sequential(_Turned(), *layers, _Turned())
 
 
-def _tower(positions: int) -> HeadBuilder:
+def _tower(positions: int, width: int, outputs: int) -> nn.Module:
     if positions < 2:
         raise UsageError("head='tower' reads maps (B, D, H, W): at layers without them use head='mlp'")
-
-    def build(width: int, outputs: int) -> nn.Module:
-        layers: list[nn.Module] = []
-        # Two steps down, of one modest width for every layer, so that a tower on an early layer stays cheap.
-        for channels, channels_out in pairwise((width, *_TOWER)):
-            convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
-            layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]
-        return _Tower(*layers, nn.Linear(_TOWER[-1], outputs))
-
-    return build
+    layers: list[nn.Module] = []
+    # Two steps down, of one modest width for every layer, so that a tower on an early layer stays cheap.
+    for channels, channels_out in pairwise((width, *_TOWER)):
+        convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
+        layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]
+    return _Tower(*layers, nn.Linear(_TOWER[-1], outputs))
 
 
 class _Tower(nn.Sequential):
@@ -483,8 +474,8 @@ class _Turned(nn.Module):
 _MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
 _TOWER = (64, 128)  # widths
 _SMALLEST = 2  # maps of one position have nothing that a convolution could see
-NAMED_HEADS: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv, "tower": _tower}
-"""Heads by name: for how many axes of positions the features have, a builder of (width, outputs)."""
+NAMED_HEADS: dict[str, Callable[[int, int, int], nn.Module]] = {"mlp": _mlp, "conv": _conv, "tower": _tower}
+"""Heads by name: builders of (number of axes of positions, width, outputs)."""
 MAP_HEADS = frozenset({"tower"})
 """Those of them that read positions and pool by themselves: their layers are read with pool='none'."""
 _CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

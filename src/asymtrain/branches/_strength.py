@@ -8,6 +8,7 @@ GradientRatio(0.1)  so strong that the branches' gradient in the model has a ten
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,15 +71,19 @@ class Scheduled(nn.Module):
     )
     strength: Tensor
 
-    def __init__(self, rule: Callable[[float], float], device: torch.device) -> None:
+    def __init__(self, rule: Any, device: torch.device) -> None:
         super().__init__()
         self.rule = rule
         self.moved = False  # whether anyone has said how far the training is
-        self.register_buffer("strength", torch.tensor(_at(rule, 0.0), dtype=torch.float32, device=device))
+        self.register_buffer("strength", torch.tensor(self.at(0.0), dtype=torch.float32, device=device))
+
+    def at(self, progress: float) -> float:
+        """What the rule says at a progress from 0 to 1."""
+        return checked(self.rule(progress), f"the strength at progress {progress:g}")
 
     def step(self, progress: float) -> None:
         """Evaluate it at a progress from 0 to 1."""
-        self.strength.fill_(_at(self.rule, progress))
+        self.strength.fill_(self.at(progress))
         self.moved = True
 
     def of(self, loss: Tensor) -> Tensor:
@@ -94,12 +99,17 @@ class Following(Scheduled):
         "number or a function as strength="
     )
 
+    rule: GradientRatio
+
     def __init__(self, rule: GradientRatio, device: torch.device) -> None:
-        super().__init__(lambda progress: 0.0, device)
-        self.ratio, self.every = rule.ratio, rule.every
+        super().__init__(rule, device)
         self.steps = 0  # of optimizers
         self.has_loss = False  # whether a loss was asked for since the last of them
         self.sums: list[_Sum] = []  # of the gradients since then: those of the main loss, and of the branches'
+
+    def at(self, progress: float) -> float:
+        """The first step only measures."""
+        return 0.0
 
     def step(self, progress: float) -> None:
         """Do nothing: it follows gradients, whatever the progress."""
@@ -116,15 +126,18 @@ class Following(Scheduled):
                 "model alone, or give a number or a function as strength="
             )
         self.has_loss = True
-        if self.steps % self.every or model is None or not auxiliary.requires_grad:
+        if self.steps % self.rule.every or model is None:
             return
         if any(map(is_sharded, model.modules())):
             raise UsageError("strength=GradientRatio(...) cannot measure a model that FSDP shards: give a number")
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.sums = self.sums or [_Sum(weights), _Sum(weights)]
-        for part, loss in zip(self.sums, (main, auxiliary), strict=True):
-            part.add(_gradients(loss, weights))
-        if not any(one and other for one, other in zip(*(part.reached for part in self.sums), strict=True)):
+        mains, others = self.sums
+        mains.add(_gradients(main, weights))
+        if not auxiliary.requires_grad:
+            return  # every layer was skipped, on another rank perhaps not
+        others.add(_gradients(auxiliary, weights))
+        if not any(one and other for one, other in zip(mains.reached, others.reached, strict=True)):
             raise UsageError(
                 "strength=GradientRatio(...) compares gradients, and no trained parameter of the model gets one from "
                 "both losses: give a number as strength="
@@ -139,9 +152,9 @@ class Following(Scheduled):
         sums, self.sums = self.sums, []
         if not sums:
             return
-        mains, others = (part.norms(self.strength) for part in sums)
+        mains, others = (part.norms(self.strength.device) for part in sums)
         both = (mains > 0) & (others > 0)  # a compiled model gives zeros for what a loss does not reach
-        strength = self.ratio * (mains * both).norm() / (others * both).norm()
+        strength = self.rule.ratio * (mains * both).norm() / (others * both).norm()
         # Where a gradient is 0 or not finite, it says nothing; to read it here would stall the step.
         self.strength.copy_(torch.where(strength.isfinite(), strength, self.strength))
 
@@ -169,13 +182,13 @@ class _Sum:
                 self.values[index] += gradient
                 self.reached[index] = True
 
-    def norms(self, like: Tensor) -> Tensor:
+    def norms(self, device: torch.device) -> Tensor:
         """By parameter (P,), of the sum over all ranks."""
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             for value in self.values:
                 distributed.all_reduce(value)
-        return torch.stack([value.norm().to(like.device, like.dtype) for value in self.values])
+        return torch.stack([value.norm().to(device, torch.float32) for value in self.values])
 
 
 def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
@@ -224,10 +237,6 @@ def check_progress(progress: float) -> float:
             f"progress is the share of training that is over, from 0 to 1, such as step / total_steps: got {progress!r}"
         )
     return float(progress)
-
-
-def _at(rule: Callable[[float], float], progress: float) -> float:
-    return checked(rule(progress), f"the strength at progress {progress:g}")
 
 
 def convolutional(layers: Mapping[str, nn.Module]) -> str | None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches._capture import is_exporting, is_sharded
 from asymtrain.branches._core import Branches
+from asymtrain.branches._criterion import Criterion
 from asymtrain.errors import UsageError
 
 LABELS = ("labels", "label", "targets", "target", "y")  # what models and batches call them
@@ -110,6 +111,12 @@ class WithLoss(WithBranches):
         names = list(inspect.signature(model.forward).parameters)
         self._target = next((name for name in LABELS if name in names), LABELS[0])
         self._index = names.index(self._target) if self._target in names else len(names)
+        self._criterion = [Criterion(branches)]  # in a list, since the branches are part of this module already
+
+    @property
+    def criterion(self) -> Criterion:
+        """Its `parts` are the losses of the latest call by name, for a log."""
+        return self._criterion[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns; in training with the auxiliary loss in its loss."""
@@ -127,7 +134,7 @@ class WithLoss(WithBranches):
                 f"the model returned a {type(output).__name__} without a loss: compute it from its output, with "
                 "criterion = branches.criterion(loss_fn)"
             )
-        loss = output[key] + self.branches.loss(target, logits=logits, main=output[key])
+        loss, _ = self.criterion.add(output[key], target, logits)
         if isinstance(output, tuple):
             return (*output[:key], loss, *output[key + 1 :])
         output["loss"] = loss

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches import LABELS, Branches, Criterion, attach
-from asymtrain.errors import UsageError, UsageWarning
+from asymtrain.errors import UsageError, UsageWarning, unknown_name
 from asymtrain.gradients import alignment
 
 
@@ -66,7 +66,7 @@ class Adapter:
         elif self.branches is not None:
             warnings.warn("the branches of the last training were stripped: attached anew", UsageWarning, stacklevel=2)
         self.branches = attach(model, **{**self.options, "sample": sample})
-        self.criterion = Criterion(self.branches, labels_of)
+        self.criterion = Criterion(self.branches)
         if "branches" in self.restored:
             self.branches.load_state_dict(self.restored["branches"])
 
@@ -83,18 +83,15 @@ class Adapter:
         self, main: Tensor, targets: Tensor, measured_on: nn.Module | None, weight: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss to train on; and what a log shows, where a model is given to measure the gradient cosine on."""
-        auxiliary = self.criterion.auxiliary(main, targets)
-        logged: dict[str, Any] = {}
-        if measured_on is not None:
-            logged = dict(self.criterion.parts)
-            if self.cosine and self._reaches_model() and auxiliary.requires_grad:
-                logged["gradient_cosine"] = alignment(main, auxiliary, measured_on).cosine
-        total = self.criterion.total(main, auxiliary if weight is None else weight.to(auxiliary.dtype) * auxiliary)
-        return total, {name: value for name, value in logged.items() if value is not None}
-
-    def _reaches_model(self) -> bool:
         assert self.branches is not None
-        return not all(reader.detach for reader in self.branches.readers.values())
+        total, auxiliary = self.criterion.add(main, targets, weight=weight)
+        if measured_on is None:
+            return total, {}
+        logged: dict[str, Any] = dict(self.criterion.parts)
+        reaches_model = not all(reader.detach for reader in self.branches.readers.values())
+        if self.cosine and reaches_model and auxiliary.requires_grad:
+            logged["gradient_cosine"] = alignment(main, auxiliary, measured_on).cosine
+        return total, {name: value for name, value in logged.items() if value is not None}
 
     def step(self, progress: float) -> None:
         """Move the strength to where training is."""
@@ -172,6 +169,21 @@ class OptimizerPart:
         """Let the optimizer save and load as it did."""
         for handle in self.handles:
             handle.remove()
+
+
+def part_of(module: nn.Module, name: str = "") -> nn.Module:
+    """The part of a module to attach to, out of what DDP and torch.compile put around it."""
+    try:
+        part = _bare(module).get_submodule(name)
+    except AttributeError:
+        raise unknown_name(f"part of {type(module).__name__}", name, dict(module.named_children())) from None
+    return _bare(part)
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    while isinstance(module, nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
+        module = getattr(module, "_orig_mod", None) or module.module
+    return module
 
 
 def device_of(module: nn.Module) -> torch.device:

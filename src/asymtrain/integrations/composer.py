@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.integrations._common import Adapter
+from asymtrain.integrations._common import Adapter, part_of
 
 try:
     from composer.core import Algorithm, Event
@@ -75,8 +75,7 @@ class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optiona
         if sample is None:
             with torch.random.fork_rng():
                 sample = (next(iter(state.train_dataloader)),)  # the one argument of a ComposerModel
-        part = _bare(state.model).get_submodule(self.model)
-        self.attach(part, state.device.batch_to_device(sample))
+        self.attach(part_of(state.model, self.model), state.device.batch_to_device(sample))
         self.join(state.optimizers[0], _progress(state))
 
     def add_to_loss(self, state: Any, logger: Any) -> None:
@@ -87,7 +86,7 @@ class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optiona
         several = isinstance(loss, tuple | list)
         main = loss["total"] if isinstance(loss, dict) else sum(loss) if several else loss
         logs = self.every and (int(state.timestamp.batch) + 1) % self.every == 0
-        total, logged = self.add(main, self.targets(state.batch), _bare(state.model) if logs else None)
+        total, logged = self.add(main, self.targets(state.batch), part_of(state.model) if logs else None)
         if isinstance(loss, dict):
             state.loss = {**loss, "total": total}
         else:
@@ -108,11 +107,3 @@ def _progress(state: Any) -> float:
         epochs = state.timestamp.epoch.value + state.timestamp.batch_in_epoch.value / state.dataloader_len.value
         return float(epochs / state.max_duration.value)
     return float(state.get_elapsed_duration() or 0.0)
-
-
-def _bare(model: nn.Module) -> nn.Module:
-    while inner := getattr(model, "_orig_mod", None) or (
-        model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None
-    ):
-        model = inner
-    return model

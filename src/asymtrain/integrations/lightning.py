@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from asymtrain.errors import UsageError, how_to_install, unknown_name
-from asymtrain.integrations._common import Adapter, device_of
+from asymtrain.errors import UsageError, how_to_install
+from asymtrain.integrations._common import Adapter, device_of, part_of
 
 try:
     from lightning.fabric.utilities import move_data_to_device
@@ -82,12 +82,13 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach, with what lay in the checkpoint."""
-        target = _part(pl_module, self.model)
+        target = part_of(pl_module, self.model)
         sample = getattr(pl_module, "example_input_array", None) if self.sample is None else self.sample
         if sample is None:
             raise UsageError("attach needs a batch of inputs: give sample=, or set the module's example_input_array")
         if isinstance(sample, list):
             sample = tuple(sample)  # of arguments, as `attach` takes them
+        sample = trainer.precision_plugin.convert_input(sample)  # as it does with batches: half precision
         self.attach(target, move_data_to_device(sample, device_of(target)))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -129,10 +130,3 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
         if logged:
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))
         return {**output, "loss": total} if isinstance(output, Mapping) else total
-
-
-def _part(module: nn.Module, name: str) -> nn.Module:
-    try:
-        return module.get_submodule(name)
-    except AttributeError:
-        raise unknown_name(f"part of {type(module).__name__}", name, dict(module.named_children())) from None

@@ -30,7 +30,8 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
 
     Args:
         task: any `timm.task.TrainingTask`, before it is compiled and distributed.
-        options: the arguments of `attach`: `sample`, `classes`, `strength` and the rest.
+        sample: a batch of images.
+        options: the other arguments of `attach`: `classes`, `strength`, `at` and the rest.
 
     Attributes:
         branches: those on the model. With a strength that is a function of progress, the script calls
@@ -41,18 +42,17 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
     task clips them, without those of the branches.
     """
 
-    def __init__(self, task: TrainingTask, **options: Any) -> None:
+    def __init__(self, task: TrainingTask, *, sample: object, **options: Any) -> None:
         super().__init__(device=task.device, dtype=task.dtype, verbose=task.verbose)
-        self.branches = attach(unwrap_model(task.get_trainable_module()), **options)
-        self.task, self.criterion = task, Criterion(self.branches, nn.Identity())
+        self.branches = attach(unwrap_model(task.get_trainable_module()), sample, **options)
+        self.task, self.criterion = task, Criterion(self.branches)
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The task's loss with the auxiliary loss in it, and that beside it."""
         result = self.task(input, target)
         if self.branches.stripped or not torch.is_grad_enabled():
             return result
-        auxiliary = self.criterion.auxiliary(result["loss"], target)
-        total = self.criterion.total(result["loss"], auxiliary)
+        total, auxiliary = self.criterion.add(result["loss"], target)
         return {**result, "loss": total, "auxiliary_loss": auxiliary.detach()}
 
     def strip(self, optimizer: Any = None) -> None:
@@ -83,33 +83,23 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
         self.task.prepare_distributed(device_ids=device_ids, **options)
         return self
 
-    def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """As the task's."""
-        return self.task.compile(*args, **kwargs)
-
     def get_eval_model(self, module: Any = None, ema: bool = False) -> Any:
         """As the task's: the model alone."""
         return self.task.get_eval_model(ema=ema)
 
-    def get_clip_parameters(self, exclude_head: bool = False) -> Any:
-        """As the task's: of `exclude_head` the last two parameters are the model's own."""
-        return self.task.get_clip_parameters(exclude_head=exclude_head)
 
-    def setup_ema(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As the task's."""
-        return self.task.setup_ema(*args, **kwargs)
+def _of_the_task(name: str) -> Any:
+    def method(self: BranchTask, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.task, name)(*args, **kwargs)
 
-    def update_ema(self, step: int | None = None) -> None:
-        """As the task's."""
-        self.task.update_ema(step)
+    method.__name__, method.__doc__ = name, "As the task's."
+    return method
 
-    def compile_ema(self, *args: Any, **kwargs: Any) -> Any:
-        """As the task's."""
-        return self.task.compile_ema(*args, **kwargs)
 
-    def no_sync(self) -> Any:
-        """As the task's."""
-        return self.task.no_sync()
+_MADE_OF_OTHERS = {"has_ema", "get_checkpoint_state", "load_checkpoint_state"}
+for _name in set(vars(TrainingTask)) - set(vars(BranchTask)) - _MADE_OF_OTHERS:
+    if not _name.startswith("_"):
+        setattr(BranchTask, _name, _of_the_task(_name))
 
 
 class _Both(nn.Module):

@@ -12,19 +12,22 @@ train end          strip
 """
 
 import functools
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from asymtrain.errors import UsageError, how_to_install
+from asymtrain.errors import UsageError, UsageWarning, how_to_install
 from asymtrain.integrations._common import Adapter
 
 try:
+    from accelerate.utils import send_to_device
     from transformers import TrainerCallback
-    from transformers.trainer_utils import get_last_checkpoint
+    from transformers.trainer_utils import get_last_checkpoint, has_length
 except ImportError as error:
     raise UsageError(f"transformers does not import ({error}): {how_to_install('transformers')}") from error
 
@@ -55,7 +58,7 @@ def add_branches(
     The trainer's own loss stays as the trainer scales it, and the auxiliary loss is scaled like it. So the ratio of the
     two gradients does not depend on gradient accumulation.
     """
-    _refuse_sharded(trainer)
+    _refuse(trainer)
     return BranchesCallback(trainer, sample, targets, cosine, options)
 
 
@@ -87,7 +90,12 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
         if sample is None:
             with torch.random.fork_rng():
                 sample = next(iter(trainer.get_train_dataloader()))
-        self.attach(trainer.model, trainer._prepare_inputs(sample))
+            if not isinstance(sample, Mapping):
+                raise UsageError(
+                    f"a batch of {type(trainer).__name__} is a {type(sample).__name__}, which is not what the model is "
+                    "called with: branches work in trainers whose batches have the model's inputs and labels"
+                )
+        self.attach(trainer.model, send_to_device(sample, trainer.args.device))
 
     def compute_loss(self, own: Any, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The trainer's loss and, in training, the branches'."""
@@ -100,23 +108,33 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
         if weight is not None and trainer.args.average_tokens_across_devices:
             weight = weight * trainer.accelerator.num_processes
         count_tensor = None
-        if weight is not None and self.ignores_count is None:
-            # A count with a gradient tells whether the loss depends on it.
+        if weight is not None and (self.ignores_count is None or trainer.args.torch_compile):
+            # A count with a gradient tells whether the loss depends on it; one without would be compiled again.
             kwargs["num_items_in_batch"] = count_tensor = torch.as_tensor(count).float().requires_grad_()
         # With outputs where they were asked for: TRL makes them in a forward of their own, after that of the loss.
         result = own(model, inputs, return_outputs=return_outputs, **kwargs)
         main = result[0] if return_outputs else result
-        if count_tensor is not None and main.requires_grad:
+        if count_tensor is not None and self.ignores_count is None and main.requires_grad:
             self.ignores_count = (
                 torch.autograd.grad(main, count_tensor, retain_graph=True, allow_unused=True)[0] is None
             )
         if self.ignores_count:
             weight = None
-        step_ends = trainer.accelerator.sync_gradients
-        logs = step_ends and (trainer.state.global_step + 1) % max(1, trainer.state.logging_steps) == 0
-        total, logged = self.add(main, targets, trainer.model if logs else None, weight)
+        total, logged = self.add(main, targets, trainer.model if self.is_logged() else None, weight)
         self.logged = logged or self.logged
         return (total, result[1]) if return_outputs else total
+
+    def is_logged(self) -> bool:
+        """Whether the trainer logs after this batch."""
+        args, state, step = self.trainer.args, self.trainer.state, self.trainer.state.global_step + 1
+        if args.logging_strategy == "no" or not self.trainer.accelerator.sync_gradients:
+            return False
+        every = state.logging_steps
+        if args.logging_strategy == "epoch":
+            loader = self.trainer.callback_handler.train_dataloader
+            batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
+            every = math.ceil(batches / args.gradient_accumulation_steps)
+        return bool(step % every == 0 or (step == 1 and args.logging_first_step))
 
     def items_in(self, inputs: Any) -> Tensor:
         """The labels of a batch that its main loss sums over."""
@@ -137,17 +155,22 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
 
     def train(self, own: Any, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train; from a checkpoint, with the branches that lie in it, or with new ones where there are none."""
-        self.restored = {}
         folder: Any = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.trainer.args.output_dir)
+        self.restored = {}
         if folder and (Path(folder) / FILE).exists():
             self.restored = torch.load(Path(folder) / FILE, map_location="cpu", weights_only=True)
-        if self.training is None or self.part is not None:  # an earlier training had them
-            self.attach_to_model()
-        elif self.restored:
-            self.training.load_state_dict(self.restored["branches"])
-        return own(resume_from_checkpoint, *args, **kwargs)
+        elif folder:
+            warnings.warn(f"{folder} has no {FILE}: the branches are new ones", UsageWarning, stacklevel=3)
+        try:
+            if self.training is None:  # an earlier training had them
+                self.attach_to_model()
+            elif self.restored:
+                self.training.load_state_dict(self.restored["branches"])
+            return own(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.strip()  # of a training that failed, too
 
     def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """The optimizer is there, with the state of the checkpoint."""
@@ -165,13 +188,13 @@ class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # trans
         if state.is_world_process_zero and folder.is_dir() and self.training is not None:
             torch.save(self.state(), folder / FILE)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The best model, where that was asked for, is loaded already."""
-        self.strip()
 
-
-def _refuse_sharded(trainer: Any) -> None:
+def _refuse(trainer: Any) -> None:
     """Of the trainer's ways to use several devices, DDP is the one whose forward calls the model that has the hooks."""
+    if trainer.model_init is not None:
+        raise UsageError("with model_init= the trainer trains another model: give it the model, Trainer(model=...)")
+    if any(isinstance(callback, BranchesCallback) for callback in trainer.callback_handler.callbacks):
+        raise UsageError("this trainer has branches already: make a new Trainer for others")
     if trainer.args.n_gpu > 1:
         raise UsageError(
             f"the trainer would copy the model to {trainer.args.n_gpu} GPUs in each step, and copies have no branches: "

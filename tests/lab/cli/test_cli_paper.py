@@ -363,7 +363,8 @@ def test_next_does_the_first_block_that_is_not_finished(cli, monkeypatch):
         assert done.err.endswith(
             f"Block {name} is finished. {'The next is vit.' if name == 'mlp' else 'It was the last.'}\n"
         )
-    assert "Every block is finished" in cli("paper", "next", *QUICK).out
+    told = " ".join(cli("paper", "next", *QUICK).out.split())
+    assert "Every block is finished: `asymtrain paper show all --scale quick --precision fp32 " in told
 
 
 def test_next_says_that_a_named_store_is_not_there_and_prints_no_table_of_dashes(cli):

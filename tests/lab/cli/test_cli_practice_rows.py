@@ -34,6 +34,16 @@ def shown(cli, tmp_path, monkeypatch):
     return result.out + blocks.out, Path("page")
 
 
+def test_a_block_is_exported_by_itself(cli, refused):
+    rows = [ROOT / "results" / f"practice-{name}" for name in ("swin", "signal", "tuned")]
+    assert cli("store", "import", "practice.sqlite", *rows).code == 0
+    command = ("store", "export", "practice.sqlite", "one", "--format", "parquet")
+    one = cli(*command, "--block", "practice/signal-swin", "--without", rows[0])
+    assert one.out == "Exported 15 runs to one as parquet\n"  # of the models that are not in it nothing
+    assert "did you mean 'practice'" in refused(*command, "--block", "practise/signal-swin")
+    assert "block of the practice study 'signal-swim'" in refused(*command, "--block", "practice/signal-swim")
+
+
 def test_pages_quote_what_the_rows_give(shown):
     printed, folder = shown
     lines = {line.rstrip() for line in printed.splitlines()}

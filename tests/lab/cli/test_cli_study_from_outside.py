@@ -87,7 +87,8 @@ def test_a_study_is_listed_run_and_shown(added, cli, refused, tmp_path):
     following = cli("strengths", "next", "--quick", "--device", "cpu")
     assert following.err.startswith("Block strong: the MLP, strong.\nMissing: 1 run. ")
     assert following.err.endswith("Block strong is finished. It was the last.\n")
-    assert "Every block is finished" in cli("strengths", "next", "--quick").out
+    finished = cli("strengths", "next", "--quick", "--store", "asymtrain-strengths/runs.sqlite").out
+    assert "`asymtrain strengths show --quick --store asymtrain-strengths/runs.sqlite`" in " ".join(finished.split())
     assert json.loads(cli("strengths", "list", "--json").out)[1]["runs_there"] == 2  # Plain is of both
     shown = cli("strengths", "show", "--quick", "--out", "page", "--store", "asymtrain-strengths/runs.sqlite")
     assert "Nothing is proven." in shown.out

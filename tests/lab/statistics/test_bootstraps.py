@@ -64,7 +64,7 @@ def answers(seeds, images, spread, seed=0):
 
 def test_images_alone_have_the_deviation_of_a_ratio():
     plain, asymmetric = answers(5, 4000, 0.3)
-    low, high = bootstrap_images(plain, asymmetric, over_seeds=False, draws=1500)
+    low, high = bootstrap_images(plain, asymmetric, draws=1500)
     # The delta method: the deviation over images of the mean of (after - ratio * before) / mean before.
     before, after = plain.mean(axis=0), asymmetric.mean(axis=0)
     ratio = after.mean() / before.mean()
@@ -73,22 +73,10 @@ def test_images_alone_have_the_deviation_of_a_ratio():
     assert (high + low) / 2 == pytest.approx(100 * (ratio - 1), abs=0.3 * error)
 
 
-def test_seeds_that_differ_widen_the_crossed_interval():
-    plain, asymmetric = answers(6, 2000, 0.2)
-    asymmetric[:3] = plain[:3]  # no gain in half of the seeds
-    low, high = bootstrap_images(plain, asymmetric, over_seeds=False, draws=400)
-    wide_low, wide_high = bootstrap_images(plain, asymmetric, over_seeds=True, draws=400)
-    gains = 100 * (asymmetric.mean(axis=1) - plain.mean(axis=1)) / plain.mean()
-    over_seeds = gains.std() / math.sqrt(6)
-    assert (high - low) < 0.7 * (wide_high - wide_low)
-    expected = math.hypot(over_seeds, (high - low) / (2 * 1.96))
-    assert (wide_high - wide_low) / (2 * 1.96) == pytest.approx(expected, rel=0.15)
-
-
 def test_equal_answers_give_a_point_at_zero():
     plain, _ = answers(3, 50, 0.2)
-    assert bootstrap_images(plain, plain, over_seeds=True, draws=50) == (0, 0)
+    assert bootstrap_images(plain, plain, draws=50) == (0, 0)
     with pytest.raises(UsageError, match="one shape"):
-        bootstrap_images(plain, plain[:2], over_seeds=True)
+        bootstrap_images(plain, plain[:2])
     with pytest.raises(UsageError, match="too few images right"):
-        bootstrap_images(np.zeros((2, 9), bool), np.ones((2, 9), bool), over_seeds=False, draws=5)
+        bootstrap_images(np.zeros((2, 9), bool), np.ones((2, 9), bool), draws=5)

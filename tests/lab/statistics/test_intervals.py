@@ -20,8 +20,6 @@ from asymtrain.lab.statistics import (
     minimum_detectable_improvement,
     size_word,
     t_interval,
-    welch_interval,
-    welch_p_from_moments,
     wilcoxon_p,
 )
 
@@ -59,22 +57,6 @@ def test_too_few_or_not_finite_values_are_refused():
         t_interval([1.0, math.nan])
     with pytest.raises(UsageError, match="between 0 and 1"):
         t_interval([1.0, 2.0], confidence=95)
-
-
-def test_welch_by_hand():
-    # Variances 1 and 4 of three values: error² = 1/3 + 4/3, freedom = (5/3)² / ((1/9 + 16/9) / 2) = 50 / 17.
-    found = welch_interval([0, 1, 2], [3, 5, 7])
-    t, freedom = 4 / math.sqrt(5 / 3), 50 / 17
-    assert found.estimate == 4
-    assert found.p == pytest.approx(special.betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
-    assert found.p == pytest.approx(welch_p_from_moments(1, 1, 5, 2, 3))
-    # An interval that ends at 0 has the confidence 1 - p.
-    assert welch_interval([0, 1, 2], [3, 5, 7], 1 - found.p).low == pytest.approx(0, abs=1e-9)
-
-
-def test_welch_of_two_constants_is_exact():
-    found = welch_interval([1, 1, 1], [1, 1])
-    assert (found.low, found.high, found.p) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("shift", [-0.5, -0.1, 0.0, 0.2, 0.45])

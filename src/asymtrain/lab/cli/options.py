@@ -362,6 +362,13 @@ class OutputOptions:
     def store_path(self) -> Path:
         return self.store or self.out / STORE_NAME
 
+    @property
+    def given_words(self) -> list[str]:
+        """The folder and the store as they were given, for a command that is named to the user."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in ("out", "store")}
+        return [word for name, value in values.items() if value != defaults[name] for word in (f"--{name}", str(value))]
+
     def looked_into(self) -> Path:
         """The store; a missing one is reported if it was named, since the name may be wrong."""
         from asymtrain.lab.store import store_exists

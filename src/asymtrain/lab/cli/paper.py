@@ -322,7 +322,9 @@ def next_(
     def view(block: Block, study: "Scope") -> View:
         return _view(context, block, study, output, full=full)
 
-    do_next(context, STUDY, chosen.build(), wanted, training, output, tracks, view)
+    study = chosen.build()
+    options = ["all", "--scale", study.sizes.scale, "--precision", study.precision, "--reading", "every"]
+    do_next(context, STUDY, study, wanted, training, output, tracks, view, options)
 
 
 def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOutput, *, full: bool) -> View:

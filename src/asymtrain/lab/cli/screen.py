@@ -101,7 +101,10 @@ def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool, for_gpu: bool 
         )
         for row in rows
     )
-    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    note = (
+        "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given. "
+        "Times are of training alone: on a new machine a GPU compiles each model first, for up to two minutes."
+    )
     if for_gpu:
         note += " These blocks are meant for a GPU, and times are those of this CPU: add --device cuda for a GPU's."
     show_table(Table("blocks", "", columns, make_rows(cells), note))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli import FAILED
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import JSON, RECORD
@@ -40,11 +40,16 @@ def export(
         list[Path] | None,
         typer.Option(metavar="EXPORT", help="Leave out what this export holds, or those in this folder."),
     ] = None,
+    block: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STUDY/BLOCK", help="Write the rows of this block alone, such as practice/signal-swin."),
+    ] = None,
 ) -> None:
     """Write all runs and measurements to a folder of tables.
 
     An earlier export of the same store in the folder is replaced. With --without, what other exports hold is not
     written again: `--without results` keeps in a new folder of results/ what its other folders do not have.
+    Both options may be given several times.
     """
     with loading():
         from asymtrain.lab.store import Store, export_store, read_export
@@ -53,7 +58,8 @@ def export(
     with Store(store, read_only=True) as record:
         if not force and (loss := lost_by_export(record, folder)):
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
-        export_store(record, folder, format=chosen, without=list(map(read_export, _others(without or (), folder))))
+        others = list(map(read_export, _others(without or (), folder)))
+        export_store(record, folder, format=chosen, without=others, only=_specs_of(block, store) if block else None)
     written = read_export(folder)
     runs, measured = (sum(map(len, rows.values())) for rows in (written.runs, written.values))
     more = f", with {counted(measured, 'measured value')}" if measured else ""
@@ -119,6 +125,25 @@ def tensorboard(store: Source, folder: Folder) -> None:
     runs = finished_runs(store)
     write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+
+
+def _specs_of(blocks: Iterable[str], store: Path) -> set[str]:
+    """The ids of the specs that these blocks of studies need, as far as the store names them."""
+    from asymtrain.lab.studies import STUDIES, load_study
+    from asymtrain.lab.studies.frame import get_block, joined
+    from asymtrain.lab.studies.snapshot import read_store
+
+    snapshot, ids = read_store(store), set[str]()
+    for name in blocks:
+        study_name, _, block_name = name.partition("/")
+        if study_name not in STUDIES:
+            raise unknown_name("study, in --block STUDY/BLOCK", study_name, STUDIES)
+        study = load_study(study_name)
+        block = get_block(study, block_name)
+        scope = block.scope(study.scope())
+        needs = joined(study.needs(part, scope, snapshot) for part in block.parts)
+        ids |= {spec.id for spec in needs.specs} | {wanted.spec.id for wanted in needs.measurements}
+    return ids
 
 
 def _others(paths: Iterable[Path], folder: Path) -> Iterator[Path]:

@@ -78,14 +78,19 @@ def do_next(
     output: OutputOptions,
     tracks: TrackOptions,
     view: "Callable[[Block, Any], View]",
+    options: Sequence[str],
 ) -> None:
-    """Do a block, or the first that is not finished; `view` gives that of a block under its scope."""
+    """Do a block, or the first that is not finished; `view` gives that of a block under its scope.
+
+    `options` are those of `show` that mean this scope.
+    """
     with loading():
         from asymtrain.lab.studies.frame import first_unfinished
     snapshot = read(output)
     wanted = block or first_unfinished(study, scope, snapshot)
     if wanted is None:
-        stdout().print(f"Every block is finished: `asymtrain {study.name} show` prints the results.")
+        again = shlex.join(["asymtrain", study.name, "show", *options, *output.given_words])
+        stdout().print(f"Every block is finished: `{again}` prints the results.")
         return
     own = wanted.scope(scope)
     done = train(context, study, wanted, own, training, output, tracks, view(wanted, own), snapshot=snapshot)
@@ -203,8 +208,8 @@ def study_group(name: str) -> typer.Typer:
     @flattened
     def next_(context: typer.Context, training: ExecutorOptions, output: StudyOutput, tracks: TrackOptions) -> None:
         """Do the first block that is not finished."""
-        own = view(context, output)
-        do_next(context, study, output.scope, None, training, output, tracks, lambda block, scope: own)
+        own, options = view(context, output), ["--quick"] if output.quick else []
+        do_next(context, study, output.scope, None, training, output, tracks, lambda block, scope: own, options)
 
     @group.command("show")
     @flattened

@@ -1,8 +1,7 @@
 """Bootstraps of the improvement: over seeds, and over test images.
 
 Seeds share one test set, so an interval over seeds says nothing about other images. The bootstrap over images draws
-images anew; crossed with seeds it draws both, and answers for a new seed and a new test set at once (two-way crossed
-bootstraps err on the wide side).
+images anew.
 """
 
 from collections.abc import Sequence
@@ -59,7 +58,6 @@ def bootstrap_images(
     plain: NDArray[np.bool_],
     asymmetric: NDArray[np.bool_],
     *,
-    over_seeds: bool,
     confidence: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
@@ -67,17 +65,14 @@ def bootstrap_images(
     """Percentile interval of the improvement (percent of Plain) over test images.
 
     `plain` and `asymmetric` are right answers (seeds, images) from `unpack_answers`, of the same seeds and images.
-    `over_seeds` draws seeds anew as well (crossed).
     """
     if plain.shape != asymmetric.shape or plain.ndim != 2 or not plain.size:
         raise UsageError("answers of Plain and Asymmetric must have one shape, (seeds, images)")
     seeds, images = plain.shape
-    drawn, chosen = _draw_images(images, seeds if over_seeds else 0, draws, seed)
+    drawn = _draw_images(images, draws, seed)
     right = np.concatenate([plain, asymmetric]).astype(np.float32)  # whose sums of counts are exact
     counts = np.concatenate([part.astype(np.float32) @ right.T for part in np.array_split(drawn, 1 + draws // 100)])
     counts = counts.reshape(draws, 2, seeds)
-    if over_seeds:
-        counts = np.take_along_axis(counts, chosen[:, None, :], axis=2)
     before, after = counts.mean(axis=2, dtype=np.float64).T
     if not before.all():
         raise UsageError("Plain got too few images right for an improvement as a share of it")
@@ -87,12 +82,10 @@ def bootstrap_images(
 
 
 @lru_cache(maxsize=4)  # 20 MB for a test set of 10,000; the cells of a table ask for the same ones
-def _draw_images(images: int, seeds: int, draws: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """How often each image is in a draw, (draws, images), and which of so many seeds are, (draws, seeds)."""
+def _draw_images(images: int, draws: int, seed: int) -> NDArray[np.uint8]:
+    """How often each image is in a draw, (draws, images)."""
     rng = np.random.default_rng(seed)
-    drawn, chosen = np.empty((draws, images), np.uint8), np.empty((draws, seeds), np.int64)
+    drawn = np.empty((draws, images), np.uint8)
     for draw in range(draws):
         drawn[draw] = np.bincount(rng.integers(images, size=images), minlength=images)
-        if seeds:
-            chosen[draw] = rng.integers(seeds, size=seeds)
-    return drawn, chosen
+    return drawn

@@ -1,4 +1,4 @@
-"""Intervals and tests of a mean over seeds: one sample of paired differences, or two samples without pairs.
+"""Intervals and tests of a mean over seeds, such as that of paired differences.
 
 Without spread there is nothing to divide by, and the answer is exact: the interval is a point, and p is 1 where the
 mean is 0 and 0 where it is not.
@@ -25,7 +25,7 @@ class Interval:
     low: float
     high: float
     p: float
-    n: int  # values, or pairs; of two samples the smaller count
+    n: int  # values, or pairs
 
 
 def t_interval(values: Sequence[float], confidence: float = 0.95, family: int = 1) -> Interval:
@@ -33,33 +33,13 @@ def t_interval(values: Sequence[float], confidence: float = 0.95, family: int = 
 
     Of paired differences this is the paired t-test.
     """
-    sample = _sample(values)
-    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
-    return _around(mean, error, len(sample) - 1, len(sample), _level(confidence, family))
-
-
-def welch_interval(
-    first: Sequence[float], second: Sequence[float], confidence: float = 0.95, family: int = 1
-) -> Interval:
-    """Mean of `second` minus mean of `first`, two samples without pairs and of any spread each (Welch)."""
-    samples = _sample(first), _sample(second)
-    parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
-    least = min(map(len, samples))
-    error = sum(parts) ** 0.5
-    freedom = float(least - 1)
-    if error > ROUNDING:
-        squares = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
-        freedom = max(freedom, sum(parts) ** 2 / squares)  # never less, but for rounding
-    mean = float(samples[1].mean() - samples[0].mean())
-    return _around(mean, error, freedom, least, _level(confidence, family))
-
-
-def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
-    """Two-tailed Welch p from printed means and deviations of two samples of `n` each."""
-    from scipy import stats  # takes half a second to load; many commands never ask
-
-    test = stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False)
-    return float(test.pvalue)
+    if not 0 < confidence < 1 or family < 1:
+        raise UsageError(f"confidence lies between 0 and 1, a family has 1 test or more: got {confidence}, {family}")
+    mean, error, n = _mean_and_error(values)
+    if error <= ROUNDING:
+        return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
+    p, level = 2 * _t_tail(abs(mean) / error, n - 1), 1 - (1 - confidence) / family
+    return Interval(mean, *student_interval(mean, error, n - 1, level), p, n)
 
 
 def equivalence_p(values: Sequence[float], margin: float) -> float:
@@ -67,11 +47,10 @@ def equivalence_p(values: Sequence[float], margin: float) -> float:
 
     Below 1 - confidence exactly where the t interval of that confidence lies within the margin on both sides of 0.
     """
-    sample = _sample(values)
-    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
+    mean, error, n = _mean_and_error(values)
     if error <= ROUNDING:
         return 0.0 if abs(mean) < margin else 1.0
-    one_sided = [_t_tail((margin - side * mean) / error, len(sample) - 1) for side in (1, -1)]
+    one_sided = [_t_tail((margin - side * mean) / error, n - 1) for side in (1, -1)]
     return min(1.0, 2 * max(one_sided))
 
 
@@ -97,26 +76,14 @@ def wilcoxon_p(differences: Sequence[float]) -> float | None:
     return float(stats.wilcoxon(sample, method=method if len(values) < len(sample) else "exact").pvalue)
 
 
-def _sample(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float, int]:
+    """The mean, its standard error, and how many values there are."""
     sample = np.asarray(values, np.float64)
     if sample.ndim != 1 or len(sample) < 2:
         raise UsageError("an interval needs two values or more: train more seeds")
     if not np.isfinite(sample).all():
         raise UsageError("a value is not finite: a diverged run counts at chance accuracy")
-    return sample
-
-
-def _level(confidence: float, family: int) -> float:
-    if not 0 < confidence < 1 or family < 1:
-        raise UsageError(f"confidence lies between 0 and 1, a family has 1 test or more: got {confidence}, {family}")
-    return 1 - (1 - confidence) / family
-
-
-def _around(mean: float, error: float, freedom: float, n: int, level: float) -> Interval:
-    if error <= ROUNDING:
-        return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
-    p = 2 * _t_tail(abs(mean) / error, freedom)
-    return Interval(mean, *student_interval(mean, error, freedom, level), p, n)
+    return float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5, len(sample)
 
 
 def _t_tail(t: float, freedom: float) -> float:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -83,16 +83,22 @@ class Imported:
 
 
 def export_store(
-    store: Store, folder: str | PathLike[str], *, format: Format = "csv", without: Sequence["Export"] = ()
+    store: Store,
+    folder: str | PathLike[str],
+    *,
+    format: Format = "csv",
+    without: Sequence["Export"] = (),
+    only: Collection[str] | None = None,
 ) -> Path:
     """Write everything that was run and measured to a folder, every attempt included; returns the folder.
 
-    What the exports `without` hold of it is left out: only what came after them is written.
+    What the exports `without` hold of it is left out: only what came after them is written. `only` are ids of specs,
+    where not all are written.
     """
     if format not in get_args(Format):
         raise UsageError(f"format must be one of {', '.join(map(repr, get_args(Format)))}, got {format!r}")
     folder = Path(folder)
-    encode, rows = _encode_csv if format == "csv" else _encode_parquet, _read_rows(store, without)
+    encode, rows = _encode_csv if format == "csv" else _encode_parquet, _read_rows(store, without, only)
     contents = {table.name: encode(table, rows[table.name]) for table in TABLES}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     manifest = _HEAD | {"files": format, "sha256": hashes}
@@ -222,7 +228,7 @@ def find_exports(folder: Path) -> list[Path]:
     return [folder] if (folder / MANIFEST).exists() else sorted(file.parent for file in folder.glob(f"*/{MANIFEST}"))
 
 
-def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
+def _read_rows(store: Store, without: Sequence[Export], only: Collection[str] | None) -> dict[str, Rows]:
     with store.database.reading() as connection:
         stored_records, damaged = records.select_records(connection, every_attempt=True)
         values, damaged_values = records.select_measurements(connection, every_attempt=True)
@@ -234,6 +240,9 @@ def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     lost = {(damage.spec_id, damage.name) for damage in damaged}
     stored_records = [record for record in stored_records if (record.run.spec.id, "") not in lost]
     values = [row for row in values if (row[0], row[1]) not in lost and row[0] in stored_specs]
+    if only is not None:
+        stored_records = [record for record in stored_records if record.run.spec.id in only]
+        values = [row for row in values if row[0] in only]
     # With all of its attempts or not at all: a folder with a second one alone could not be imported.
     runs_by_id, values_by_key = _group(stored_records, lambda record: record.run.spec.id), _group(values, _first_two)
     for export in without:

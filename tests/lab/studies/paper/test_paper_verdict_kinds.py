@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy import stats
 from synthetic_evidence import SEEDS, VIT, effect, quantity, spread, verdict
 
 from asymtrain.lab.studies.paper.claims import claim, family
@@ -71,12 +70,10 @@ def test_the_headline_is_paired_by_seed():
     assert verdict("c06", cnn, shuffled).low == pytest.approx(20)
 
 
-def test_the_headline_without_common_seeds_is_welch():
-    cnn, vit = effect("table1/cnn/20", -20, -10), effect(VIT, 15, 35, seeds=range(10))
-    found = verdict("c06", cnn, vit)
-    sides = [100 * np.subtract(one.asymmetric, one.plain) / np.mean(one.plain) for one in (vit, cnn)]
-    expected = stats.ttest_ind(*sides, equal_var=False).confidence_interval(1 - 0.05 / 12)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+def test_the_headline_without_common_seeds_is_not_judged():
+    found = verdict("c06", effect("table1/cnn/20", -20, -10), effect(VIT, 15, 35, seeds=range(10)))
+    assert found.verdict == "Not yet run"
+    assert found.effect is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.measurements import with_origin
 from asymtrain.lab.studies.paper.numbers import printed
 from asymtrain.lab.studies.paper.recipe import build_result
-from asymtrain.lab.studies.paper.recipes import RECIPES, table01
+from asymtrain.lab.studies.paper.recipes import RECIPES, accuracy
 from asymtrain.lab.studies.paper.study import READINGS, SIZES, Scope
 from asymtrain.lab.studies.paper.tables import (
     OPPOSITE,
@@ -107,7 +107,7 @@ def answered(one):
 
 
 def test_answers_are_those_behind_the_accuracy(known, tiny):
-    one = table01.comparisons(tiny)[-1]
+    one = accuracy.table1_cells(tiny)[-1]
     assert count_test_images(one.plain[0]) == 40
     assert count_test_images(RunSpec(dataset="folder:of-another-machine")) == 1000
     for spec in (*one.plain, *one.asymmetric):
@@ -116,7 +116,7 @@ def test_answers_are_those_behind_the_accuracy(known, tiny):
 
 
 def test_the_interval_over_images_is_that_of_images_drawn_another_way(tiny):
-    one = table01.comparisons(tiny)[-1]
+    one = accuracy.table1_cells(tiny)[-1]
     known, right = answered(one)
     # Images as indices, and the sums from them.
     rng = np.random.default_rng(1)
@@ -130,7 +130,7 @@ def test_the_interval_over_images_is_that_of_images_drawn_another_way(tiny):
 
 
 def test_without_answers_of_all_there_is_no_interval_over_images(tiny):
-    one = table01.comparisons(tiny)[0]
+    one = accuracy.table1_cells(tiny)[0]
     known, _ = answered(one)
     assert isinstance(image_interval_cell(known, one).value, Range)
     runs = dict(known.runs)
@@ -144,7 +144,7 @@ def test_without_answers_of_all_there_is_no_interval_over_images(tiny):
 
 
 def test_a_plain_that_is_never_right_has_no_interval_over_images(tiny):
-    one = table01.comparisons(tiny)[0]
+    one = accuracy.table1_cells(tiny)[0]
     epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.0, None, None, None, 0.1)
     runs = {spec.id: Run(spec, (epoch,), answers=bytes(5)) for spec in (*one.plain, *one.asymmetric)}
     assert image_interval_cell(Snapshot(runs), one).value is None
@@ -171,7 +171,7 @@ def beside(known, one):
 
 
 def test_the_cosine_stands_beside_the_change_and_their_signs_are_compared(tiny):
-    one = table01.comparisons(tiny)[0]
+    one = accuracy.table1_cells(tiny)[0]
     up, down = [0.1, 0.11, 0.12][: len(one.plain)], [-0.1, -0.11, -0.12][: len(one.plain)]
     row = beside(resonant(one, up, down), one)
     assert row["Signs"].text == OPPOSITE
@@ -187,7 +187,7 @@ def test_the_cosine_stands_beside_the_change_and_their_signs_are_compared(tiny):
 
 
 def test_without_runs_the_row_of_the_cosine_says_its_alpha_only(tiny):
-    row = beside(Snapshot(), table01.comparisons(tiny)[0])
+    row = beside(Snapshot(), accuracy.table1_cells(tiny)[0])
     assert [name for name, cell in row.items() if not cell.missing] == ["Backbone", "N", "Alpha"]
 
 

@@ -12,7 +12,7 @@ from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.comparisons import effect_of
 from asymtrain.lab.studies.paper.measurements import landscapes_wanted
 from asymtrain.lab.studies.paper.recipe import build_result
-from asymtrain.lab.studies.paper.recipes import RECIPES, table01, table10, trajectories
+from asymtrain.lab.studies.paper.recipes import RECIPES, accuracy, training
 from asymtrain.lab.studies.paper.searches import gold_search
 from asymtrain.lab.studies.paper.study import PRIMARY, READINGS, SIZES, Scope
 from asymtrain.lab.studies.paper.tables import effect_table, sizes_table
@@ -54,7 +54,7 @@ def test_table_1_against_numpy_and_scipy(tiny, known):
 
 def test_effect_sizes_against_numpy_and_scipy():
     plain, other = np.array([0.40, 0.42, 0.41, 0.43, 0.44, 0.40]), np.array([0.45, 0.44, 0.47, 0.46, 0.45, 0.46])
-    (cell,) = [one for one in table01.comparisons(Scope(sizes=SIZES["paper"])) if one.label == "table1/vit/20"]
+    (cell,) = [one for one in accuracy.table1_cells(Scope(sizes=SIZES["paper"])) if one.label == "table1/vit/20"]
     sides = [
         [Run(spec, (Epoch(200, 1.0, None, 0.5, 0.5, value, None, None, None, 1.0),))
          for spec, value in zip(specs, values, strict=False)]
@@ -208,7 +208,9 @@ def test_the_search_chooses_by_validation_and_table_10_takes_it(results, known, 
     plain = [run for run in trials if run.spec.redundancy == 0 and run.spec.dataset_options == options]
     first = [run for run in plain if run.spec.weight_decay == 1e-3]
     best = max(first, key=lambda run: (run.best_validation.validation_accuracy, -run.spec.learning_rate))
-    used = {spec.learning_rate for one in table10.comparisons(tiny, known) for spec in one.plain if spec.arch == "cnn"}
+    used = {
+        spec.learning_rate for one in accuracy.table10_cells(tiny, known) for spec in one.plain if spec.arch == "cnn"
+    }
     assert used == {best.spec.learning_rate}
     chosen = next(table for table in results["table13"].tables if table.name == "table13")
     shown = {row[3].value for row in chosen.rows if row[0].value.endswith("CIFAR-10)") and row[1].value == "CNN"}
@@ -224,7 +226,7 @@ def fake_run(spec, accuracies, outcome="finished"):
 
 
 def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tiny):
-    one = dataclasses.replace(table01.comparisons(tiny)[0], paper=None)
+    one = dataclasses.replace(accuracy.table1_cells(tiny)[0], paper=None)
     runs = {}
     for plain, other in zip(one.plain, one.asymmetric, strict=True):
         runs[plain.id] = fake_run(plain, [(0.9, 0.6), (0.5, 0.4)])
@@ -242,7 +244,7 @@ def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tin
 
 def test_one_seed_has_a_number_and_no_interval(tiny, known):
     study = Scope(sizes=tiny.sizes, seeds=(42,))
-    table = effect_table(known, table01.comparisons(study), "name", "title", ("Backbone", "N"))
+    table = effect_table(known, accuracy.table1_cells(study), "name", "title", ("Backbone", "N"))
     for shown in rows_by_heading(table):
         assert shown["n"].text == "1"
         assert shown["Interval"].text == "—"
@@ -250,7 +252,7 @@ def test_one_seed_has_a_number_and_no_interval(tiny, known):
 
 
 def test_pairs_that_are_half_there_are_left_out(tiny, known):
-    one = trajectories.comparisons(tiny)[0]
+    one = training.comparisons(tiny)[0]
     runs = {spec_id: run for spec_id, run in known.runs.items() if spec_id != one.plain[0].id}
     effect = effect_of(Snapshot(runs), dataclasses.replace(one, reading=PRIMARY))
     assert effect.seeds == (43,)

@@ -6,7 +6,8 @@ import pytest
 
 from asymtrain.lab.studies.paper.evidence import accuracy
 from asymtrain.lab.studies.paper.recipe import RecipeResult, build_result
-from asymtrain.lab.studies.paper.recipes import RECIPES, table10, table16
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.recipes.accuracy import table10_cells, table16_cells
 from asymtrain.lab.studies.paper.spec_index import index_specs, specs_behind
 from asymtrain.lab.studies.paper.study import READINGS, SIZES, Scope, parse_readings
 from asymtrain.lab.studies.paper.verdicts import gather
@@ -90,20 +91,20 @@ def test_a_cell_that_a_reading_does_not_touch_is_the_primary_ones():
 
 def test_the_papers_settings_in_place_of_a_search(tiny):
     study = Scope(sizes=tiny.sizes, hyperparameters="paper")
-    for recipe in (table10.RECIPES[0], table16.RECIPES[0]):
+    for recipe in (RECIPES["table10"], RECIPES["table16"]):
         needs = recipe.needs(study, Snapshot())
         assert not any(needs.later.values())
         assert {spec.seed for spec in needs.specs} == {42, 43}
-    (cnn,) = [one for one in table10.comparisons(study, Snapshot()) if one.label == "table10/cnn"]
+    (cnn,) = [one for one in table10_cells(study, Snapshot()) if one.label == "table10/cnn"]
     assert (cnn.asymmetric[0].weight_decay, cnn.asymmetric[0].alpha) == (0.01, 100.0)
 
 
 def test_table_16_searches_each_side_and_trains_three_branches(tiny, known):
-    cells = {one.label: one for one in table16.comparisons(tiny, known)}
+    cells = {one.label: one for one in table16_cells(tiny, known)}
     every, one = cells["table16/all/vit"].asymmetric[0], cells["table16/one/vit"].asymmetric[0]
     assert (every.redundancy, every.activation) == (3, "all")
     assert (one.redundancy, one.activation) == (1, "last")
-    trials = table16.RECIPES[0].needs(tiny, Snapshot()).specs
+    trials = RECIPES["table16"].needs(tiny, Snapshot()).specs
     assert {spec.redundancy for spec in trials} == {0, 1, 3}
     assert all(spec.test == "never" for spec in trials)
 

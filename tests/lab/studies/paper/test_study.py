@@ -7,7 +7,7 @@ import pytest
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.studies.paper.numbers import hyperparameters
-from asymtrain.lab.studies.paper.recipes import RECIPES, choose, swept, table01
+from asymtrain.lab.studies.paper.recipes import RECIPES, accuracy, choose
 from asymtrain.lab.studies.paper.study import (
     ALTERNATES,
     PRIMARY,
@@ -72,8 +72,8 @@ def test_trajectories_rest_on_table_1(name):
 
 def test_all_images_of_a_class_are_the_noise_tables_clean_runs():
     known = Snapshot()
-    few = swept.comparisons(PAPER, known, "table8")[-1]
-    clean = swept.comparisons(PAPER, known, "table12")[0]
+    few = accuracy.swept_cells(PAPER, known, "table8")[-1]
+    clean = accuracy.swept_cells(PAPER, known, "table12")[0]
     assert few.label == "table8/mlp/500"
     assert few.plain == clean.plain
     assert few.asymmetric == clean.asymmetric
@@ -81,10 +81,10 @@ def test_all_images_of_a_class_are_the_noise_tables_clean_runs():
 
 
 def test_sum_changes_asymmetric_alone():
-    (cell,) = [one for one in table01.comparisons(Scope(sizes=SIZES["paper"], readings=parse_readings(["sum"])))
+    (cell,) = [one for one in accuracy.table1_cells(Scope(sizes=SIZES["paper"], readings=parse_readings(["sum"])))
                if one.reading.name == "sum" and one.label == "table1/vit/20"]  # fmt: skip
     assert {spec.class_reduction for spec in cell.asymmetric} == {"sum"}
-    (primary,) = [one for one in table01.comparisons(PAPER) if one.label == "table1/vit/20"]
+    (primary,) = [one for one in accuracy.table1_cells(PAPER) if one.label == "table1/vit/20"]
     assert cell.plain == primary.plain
 
 

@@ -255,6 +255,22 @@ def test_published_networks_come_first_with_what_is_reported_of_them():
     assert [own.last.mean for own in analyse(FULL, diverged).reached] == pytest.approx([0.01] * 3)
 
 
+def test_long_runs_are_compared_at_every_epoch():
+    def gain(spec):
+        return 0.02 * bool(spec.redundancy)
+
+    task = Task("mixer", "cifar100-long", "strong", "length")
+    results = analyse(FULL, invented_study(FULL, [Task("mixer"), task], gain))
+    (figure,) = (figure for figure in figures(results) if figure.name == "length-courses")
+    (panel,) = figure.panels
+    assert panel.title == "MLP-Mixer"
+    assert [line.label for line in panel.lines] == [SELECTED, FALLING]
+    for line, effect in zip(panel.lines, results.parts["length"], strict=True):
+        assert len(line.x) == len(line.y) == 100
+        assert line.y[-1] == pytest.approx(effect.row["points"])
+        assert line.y[0] == pytest.approx(2.0, abs=0.3)
+
+
 def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():
     def gain(spec):
         """A slow start gives 4 points, and a configuration of branches 3 without it and 1 with it."""

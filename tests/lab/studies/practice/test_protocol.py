@@ -33,7 +33,7 @@ from asymtrain.lab.studies.practice.protocol import (
 )
 from asymtrain.lab.studies.practice.selection import final_arms, fixed_setting, mean_ranks, needs, select
 from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.timing import START, has_rates, image_steps
+from asymtrain.lab.studies.timing import BOTH, START, has_rates, image_steps
 
 # Where a number changes, the protocol does: docs/practice-protocol.md then lists it as a deviation.
 PINNED = {
@@ -299,3 +299,14 @@ def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device()
     wanted = sum(image_steps(spec) for spec in controls.to_train)  # those with dropout among them
     left, _ = seconds_left(STUDY, FULL, controls, on_gpu, ("cuda", 1))
     assert left == pytest.approx(START["cuda"] + taken * wanted)
+
+
+def test_a_step_that_takes_both_gradients_takes_longer_where_none_was_timed():
+    known = invented_study(FULL, [Task("swin"), Task("swin", part="signal")])
+    noise = [spec_id for spec_id, run in known.items() if run.spec.signal == "noise"]
+    on_gpu = {name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items() if name not in noise}
+    left = missing(STUDY, BLOCKS["signal-swin"].parts, FULL, Snapshot(on_gpu))
+    assert [spec.id for spec in left.specs] == noise
+    taken = min(run.seconds / image_steps(run.spec) for run in on_gpu.values())
+    seconds, _ = seconds_left(STUDY, FULL, left, Snapshot(on_gpu), ("cuda", 1))
+    assert seconds == pytest.approx(START["cuda"] + BOTH * taken * sum(map(image_steps, left.specs)))

@@ -29,12 +29,10 @@ from asymtrain.lab.studies.default.selection import (
     seeds,
     selecting,
 )
-from asymtrain.lab.studies.frame import joined, missing_of
-from asymtrain.lab.studies.practice.analysis import ArmEffect, compare_arms, corrected
-from asymtrain.lab.studies.practice.page import RULE, effects_table, forest
+from asymtrain.lab.studies.practice.analysis import ArmEffect, compare_arms, corrected, unfinished
+from asymtrain.lab.studies.practice.page import RULE, effects_table, forest, missing_table
 from asymtrain.lab.studies.practice.protocol import NONE, Extent
 from asymtrain.lab.studies.practice.selection import RunsById
-from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
@@ -70,7 +68,7 @@ def judged_page(study: Extent, runs: RunsById) -> JudgedPage:
         _choices_table(study, runs),
         dataclasses.replace(effects_table("arms", "Every configuration on fresh seeds", every, study), detail=True),
         _gains_table(study, runs),
-        _missing_table(study, runs),
+        missing_table(unfinished(BLOCKS, lambda task: needs(study, task, runs), runs)),
     ]
     tables = [table for table in tables if table.rows]
     document = {
@@ -190,19 +188,6 @@ def _gains_table(study: Extent, runs: RunsById) -> Table:
                 rows.append((task.title, *own.values()))
     note = "Points of validation accuracy after the last epoch, mean over two seeds, less the baseline's."
     return Table("gains", "Selection", columns, make_rows(rows), note, detail=True)
-
-
-def _missing_table(study: Extent, runs: RunsById) -> Table:
-    rows_left = [
-        (block, missing_of(joined(needs(study, task, runs) for task in block.parts), Snapshot(runs)))
-        for block in BLOCKS.values()
-    ]
-    rows = make_rows(
-        (block.name, block.title, "{runs_there}/{runs_needed}".format(**rest.progress))
-        for block, rest in rows_left
-        if not rest.is_empty
-    )
-    return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
 
 def _figures(main: Sequence[ArmEffect]) -> list[Figure]:

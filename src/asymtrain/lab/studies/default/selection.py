@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.data import class_count
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.default import protocol
 from asymtrain.lab.studies.default.protocol import CANDIDATES, CHOOSING, LARGEST_LOSS, MODELS, Kind, Task, candidate_for
 from asymtrain.lab.studies.practice.protocol import NONE, Arm, Extent, arm_of, final_specs, selection_specs
-from asymtrain.lab.studies.practice.selection import RunsById, validated
+from asymtrain.lab.studies.practice.selection import RunsById, tested, validated
 from asymtrain.lab.studies.study import Needs
 
 OTHERS, DEFAULT, OWN = "chosen by other families", "the default", "its own"  # names of the arms of a confirmation
@@ -89,19 +88,11 @@ def seeds(study: Extent, task: Task, runs: RunsById) -> tuple[int, ...]:
 
 
 def _is_wide(pairs: Iterable[tuple[Run, Run]]) -> bool:
-    points = [100 * (_tested(other) - _tested(plain)) for plain, other in pairs]
+    points = [100 * (tested(other) - tested(plain)) for plain, other in pairs]
     if len(set(points)) == 1:
         return False
     interval = t_interval(points)
     return (interval.high - interval.low) / 2 > protocol.WIDE
-
-
-def _tested(run: Run) -> float:
-    """Test accuracy after the last epoch; a diverged run counts at chance."""
-    if run.outcome == "diverged" or run.test_accuracy is None:
-        classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
-        return 1 / classes if classes else 0.0
-    return run.test_accuracy
 
 
 def needs(study: Extent, task: Task, runs: RunsById) -> Needs:

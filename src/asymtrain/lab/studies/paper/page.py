@@ -32,8 +32,6 @@ from asymtrain.lab.studies.paper.summary import (
     conclusion,
     forest,
     history_table,
-    interval_words,
-    printed_words,
     verdict_counts,
     verdict_table,
 )
@@ -315,17 +313,13 @@ def _progress(result: RecipeResult) -> str:
 
 @dataclass(frozen=True)
 class ShownClaim:
-    """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested.
+    """One claim: its judgement, and where it is tested.
 
-    Of a claim with several parts both numbers are of the part that decides. `of` names it, or what the numbers are.
+    Of a claim with several parts its numbers are of the part that decides. `of` names it, or what the numbers are.
     """
 
     judgement: Judgement
-    paper: str
-    ours: str
     of: str
-    interval: str
-    so_far: str
     chosen_by: str  # words of its `Filter`
     strip: Markup
     recipe: str
@@ -377,7 +371,7 @@ def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]
     sentence, holds = single_activation(identities)
     if holds is None:
         return list(contradictions())
-    ours = Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
+    ours = Contradiction("what N can do under single activation", "our runs", sentence, holds)
     return [*contradictions(), ours]
 
 
@@ -386,20 +380,11 @@ def slug(words: str) -> str:
 
 
 def _shown_claim(judgement: Judgement, result: RecipeResult) -> ShownClaim:
-    part = verdicts.deciding_part(judgement)
-    claim = judgement.claim
-    paper, of = printed_words(claim), claim.quantity.removesuffix(" %").replace(";", "; ")
-    if part is not None:
-        paper = verdicts.paper_words(claim, part)
-        of = verdicts.part_words(part) if len(claim.parts) > 1 else of
-    so_far = judgement.preliminary or ""
+    part, claim, so_far = judgement.part, judgement.claim, judgement.preliminary
+    of = claim.quantity.removesuffix(" %").replace(";", "; ")
     return ShownClaim(
         judgement,
-        paper,
-        ours="" if part is None else verdicts.ours_words(part),
-        of=of,
-        interval=interval_words(judgement) or "",
-        so_far=so_far,
+        of=of if part is None or len(claim.parts) == 1 else verdicts.part_words(part),
         chosen_by=f"{judgement.words}, so far {so_far.lower()}" if so_far else judgement.words,
         strip=Markup() if part is None else strip(part),
         recipe=result.name,

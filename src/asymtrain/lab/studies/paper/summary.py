@@ -11,18 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Column, Table, make_rows
-from asymtrain.lab.studies.paper.claims import Claim
 from asymtrain.lab.studies.paper.numbers import texts
-from asymtrain.lab.studies.paper.verdicts import (
-    LIMITS,
-    WEAKEST_LAST,
-    JudgedPart,
-    Judgement,
-    deciding_part,
-    number,
-    ours_words,
-    paper_words,
-)
+from asymtrain.lab.studies.paper.verdicts import LIMITS, WEAKEST_LAST, Judgement
 
 HEADLINE = "c06"
 BANDED = ("effect", "difference")  # parts that are held against the size of the paper's number
@@ -46,33 +36,11 @@ def verdict_table(judgements: Sequence[Judgement]) -> Table:
 
 
 def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
-    claim, part = judgement.claim, deciding_part(judgement)
+    claim, part = judgement.claim, judgement.part
     says = f"{claim.text[:1].upper()}{claim.text[1:]}"
-    if part is None:
-        return (claim.id, says, printed_words(claim), None, None, None, judgement.words)
-    return (
-        claim.id,
-        says,
-        paper_words(claim, part),
-        ours_words(part),
-        interval_words(judgement),
-        None if part.ruling == "Cannot differ" else judgement.n,
-        judgement.words,
-    )
-
-
-def printed_words(claim: Claim) -> str:
-    """The numbers of a claim as the paper prints them, with their unit."""
-    of = claim.quantity
-    unit = "%" if of.endswith("%") or of.startswith("percent") else " nats" if of.startswith("nats") else ""
-    return "; ".join(f"{value}{unit}" for value in claim.paper_value.split(";"))
-
-
-def interval_words(judgement: Judgement) -> str | None:
-    part = deciding_part(judgement)
-    if part is None or part.low is None or part.high is None:
-        return None
-    return f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+    n = None if part is None or part.ruling == "Cannot differ" else judgement.n
+    ours, interval = judgement.ours or None, judgement.interval or None
+    return (claim.id, says, judgement.paper, ours, interval, n, judgement.words)
 
 
 def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
@@ -92,13 +60,11 @@ def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
     of_all = f"{total} of {len(judgements)} claims {'has' if total == 1 else 'have'} a verdict"
     of_all += f" ({each})." if counted else "."
     headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
-    part = None if headline is None else deciding_part(headline)
-    if headline is None or part is None or headline.verdict == "Not yet run":
+    if headline is None or headline.verdict == "Not yet run":
         return of_all
-    ours = f"{ours_words(part)} ({interval_words(headline)})"
     return (
-        f"{of_all} The paper's headline, that the {headline.claim.text}, came out as {headline.words.lower()}: {ours}, "
-        f"where the paper has {paper_words(headline.claim, part)}."
+        f"{of_all} The paper's headline, that the {headline.claim.text}, came out as {headline.words.lower()}: "
+        f"{headline.ours} ({headline.interval}), where the paper has {headline.paper}."
     )
 
 
@@ -107,19 +73,19 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
     title, bars = "Our effects as shares of the paper's", list[Bar]()
     order = list(verdict_counts(judgements))
     for judgement in sorted(judgements, key=lambda one: order.index(one.words)):
-        part, name = deciding_part(judgement), judgement.claim.id
+        part, name = judgement.part, judgement.claim.id
         if judgement.verdict == "Not yet run":
             continue
         says = f"{name} {judgement.claim.text.partition(' (')[0]}"
         colour = COLOURS.get(judgement.verdict, "soft")
         if part is None or part.part.how not in BANDED or not part.part.paper or part.estimate is None:
-            more = f"{judgement.words}: no effect to compare" if part is None else _numbers(judgement, part)
+            more = f"{judgement.words}: no effect to compare" if part is None else _numbers(judgement)
             bars.append(Bar(says, None, colour=colour, more=more))
             continue
         shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
         ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
         low, high = ends or (None, None)
-        bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement, part)))
+        bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement)))
     if not bars:
         return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
@@ -128,11 +94,10 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
     return Figure("verdicts", title, (panel,), caption=caption)
 
 
-def _numbers(judgement: Judgement, part: JudgedPart) -> str:
+def _numbers(judgement: Judgement) -> str:
     """Both numbers of a claim and its verdict, as its row of the table has them."""
-    interval = interval_words(judgement)
-    ours = f"{ours_words(part)} ({interval})" if interval else ours_words(part)
-    return f"{judgement.words}: ours {ours}, paper {paper_words(judgement.claim, part)}"
+    interval = f" ({judgement.interval})" if judgement.interval else ""
+    return f"{judgement.words}: ours {judgement.ours}{interval}, paper {judgement.paper}"
 
 
 # How the verdicts changed with the rule

@@ -208,7 +208,7 @@ def image_interval_cell(snapshot: Snapshot, comparison: PairedCell) -> Cell:
 def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images: int) -> Range | None:
     before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
     try:
-        return Range(*bootstrap_images(before, after, over_seeds=False))
+        return Range(*bootstrap_images(before, after))
     except UsageError:  # Plain is right in next to no image: a draw may have none of them
         return None
 

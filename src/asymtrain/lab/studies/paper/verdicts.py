@@ -47,7 +47,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.statistics import (
     Interval,
     cohen_d_av,
@@ -56,7 +55,6 @@ from asymtrain.lab.statistics import (
     holm,
     is_within,
     t_interval,
-    welch_interval,
 )
 from asymtrain.lab.studies.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, Quantity
@@ -79,7 +77,6 @@ WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
 Verdict = Ruling | Literal["Only under", "Not yet run"]
 ByLabel = Mapping[str, Evidence]
 
-MOST_ALTERNATES = 4
 CLEAR: tuple[Ruling, ...] = ("Reproduced", "Right direction, different size", "Paper's size excluded", "Contradicted")
 SUPPORTED: tuple[Verdict, ...] = ("Reproduced", "Right direction, different size", "Not yet run")
 
@@ -129,20 +126,16 @@ def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
     """What the evidence says of one part; every label of the part must be in it."""
     if part.how in SPECIAL:
         return SPECIAL[part.how](part, evidence, limits)
-    samples = samples_of(part, evidence)
-    n = min(map(len, samples)) if samples else 0
+    sample = sample_of(part, evidence)
+    n = len(sample)
     if _is_same(part, evidence):
         return JudgedPart(part, "Cannot differ", None, n=n)
     if n < 2:
-        means = [float(np.mean(sample)) for sample in samples if sample]
-        return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
-    if len(samples) == 1:
-        interval = t_interval(samples[0], 1 - limits.level, family_of(part))
-    else:
-        interval = welch_interval(samples[0], samples[1], 1 - limits.level, family_of(part))
+        return JudgedPart(part, "Inconclusive", sample[0] if sample else None, n=n)
+    interval = t_interval(sample, 1 - limits.level, family_of(part))
     p = None if part.how == "not reversed" else interval.p
     if part.how in ("no effect", "near zero"):
-        p = equivalence_p(samples[0], _null_margin(part, limits))
+        p = equivalence_p(sample, _null_margin(part, limits))
     ruling = ruling_on(part, interval, limits)
     if part.of == "minimum" and ruling != "Reproduced":
         ruling = "Inconclusive"  # more measured steps lower a minimum, fewer raise it
@@ -205,20 +198,18 @@ def family_of(part: Part) -> int:
     return max(map(family, part.labels))  # the largest among the part's tables
 
 
-def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
-    """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
+def sample_of(part: Part, evidence: ByLabel) -> list[float]:
+    """One number a seed: of a difference, a seed that both sides have; none where Plain is 0."""
     if part.of in ("value", "minimum"):
-        return (_values(evidence, part.labels[0]),)
+        return _values(evidence, part.labels[0])
     effects = [_effect(evidence, label) for label in part.labels]
     if part.of == "asymmetric":
-        return (list(effects[0].asymmetric),)
+        return list(effects[0].asymmetric)
     if part.how in ("difference", "not reversed"):
-        first, second = changes = [effect.changes for effect in effects]
-        if common := sorted(first.keys() & second.keys()):
-            return ([second[seed] - first[seed] for seed in common],)
-    else:  # of two labels, Plain is the first's and Asymmetric the second's
-        changes = [_paired(effects[0], effects[-1]).changes]
-    return tuple(list(change.values()) for change in changes) if all(changes) else ()
+        first, second = (effect.changes for effect in effects)
+        return [second[seed] - first[seed] for seed in sorted(first.keys() & second.keys())]
+    # Of two labels, Plain is the first's and Asymmetric the second's.
+    return list(_paired(effects[0], effects[-1]).changes.values())
 
 
 def _paired(plain: Effect, asymmetric: Effect) -> Effect:
@@ -325,17 +316,34 @@ class Judgement:
     def words(self) -> str:
         return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
 
+    @property
+    def part(self) -> JudgedPart | None:
+        """The part whose numbers the judgement carries; None where nothing could be ruled on."""
+        ruling = "Reproduced" if self.verdict == "Only under" else self.preliminary or self.verdict
+        return next((part for part in self.parts if part.ruling == ruling), None)
 
-def deciding_part(judgement: Judgement) -> JudgedPart | None:
-    """The part whose numbers the judgement carries; None where nothing could be ruled on."""
-    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
-    return next((part for part in judgement.parts if part.ruling == ruling), None)
+    @property
+    def paper(self) -> str:
+        """The paper's number, of the part that decides; as it is printed where none does."""
+        return printed_words(self.claim) if self.part is None else paper_words(self.claim, self.part)
+
+    @property
+    def ours(self) -> str:
+        return "" if self.part is None else ours_words(self.part)
+
+    @property
+    def interval(self) -> str:
+        """Of our number; empty where it has none."""
+        part = self.part
+        if part is None or part.low is None or part.high is None:
+            return ""
+        return f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
 
 
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
     """All 36 verdicts, from the runs that there are."""
     alternates = [reading.name for reading in ALTERNATES]
-    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates, later=LATER)
+    return judge_all(gather(results), alternates=alternates, later=LATER)
 
 
 def tested_by(results: Iterable[RecipeResult], judgements: Iterable[Judgement]) -> list[Judgement]:
@@ -365,34 +373,27 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
 
 
 def judge_all(
-    evidence: Mapping[str, ByLabel],
-    *,
-    primary: str = "primary",
-    alternates: Sequence[str] = (),
-    later: Sequence[Reading] = (),
+    evidence: Mapping[str, ByLabel], *, alternates: Sequence[str] = (), later: Sequence[Reading] = ()
 ) -> tuple[Judgement, ...]:
-    return tuple(judge(claim, evidence, primary=primary, alternates=alternates, later=later) for claim in claims())
+    return tuple(judge(claim, evidence, alternates=alternates, later=later) for claim in claims())
 
 
 def judge(
     claim: Claim,
     evidence: Mapping[str, ByLabel],
     *,
-    primary: str = "primary",
     alternates: Sequence[str] = (),
     later: Sequence[Reading] = (),
     limits: Limits = LIMITS,
 ) -> Judgement:
     """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
-    `primary` is the reading that is asked first. `alternates` are all others that were fixed, with evidence or
-    without: all of them are corrected for. `later` are those that were declared after rows were seen: what they say is
-    added to the sentence.
+    The primary reading is asked first. `alternates` are all others that were fixed, with evidence or without: all of
+    them are corrected for. `later` are those that were declared after rows were seen: what they say is added to the
+    sentence.
     """
-    if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
-        raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
-    own = evidence.get(primary, {})
-    first = _under(claim, own, primary, limits)
+    own = evidence.get(PRIMARY.name, {})
+    first = _under(claim, own, PRIMARY.name, limits)
     beside = [*_beside(claim, own, limits), *_plain_words(claim, own, limits)]
     beside += [
         f"By the {reading.title} (declared on {reading.declared}, after rows were seen): {other.sentence}"
@@ -609,6 +610,13 @@ def cell_words(label: str) -> str:
         rest[1] = f"{100 * float(rest[1]):g}"
     words = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
     return str(texts()["cells"][table].format(*words))
+
+
+def printed_words(claim: Claim) -> str:
+    """The numbers of a claim as the paper prints them, with their unit."""
+    of = claim.quantity
+    unit = "%" if of.endswith("%") or of.startswith("percent") else " nats" if of.startswith("nats") else ""
+    return "; ".join(f"{value}{unit}" for value in claim.paper_value.split(";"))
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:

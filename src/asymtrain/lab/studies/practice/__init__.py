@@ -10,13 +10,14 @@ docs/practice-protocol.md is the protocol in words. How a number goes, each step
 """
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
 
 if TYPE_CHECKING:
-    from asymtrain.lab.studies.practice.protocol import Extent, Task
+    from asymtrain.lab.studies.practice.protocol import Extent
     from asymtrain.lab.studies.snapshot import Snapshot
 
 
@@ -26,27 +27,29 @@ class Practice(Study):
     name = "practice"
     blocks_are = "block of the practice study"
     in_results = "practice-*"
-    file_option = (
+    file_option: ClassVar[tuple[str, str] | None] = (
         "step_costs",
         "File of `benchmarks/overhead.py --only practice --json FILE`: shows what a step costs, and the time to "
         "Plain's accuracy. May be given several times.",
     )
 
+    def part(self, name: str) -> Any:
+        """A module of the study, loaded when it is needed; a study of its kind has the same ones."""
+        return import_module(f"{type(self).__module__}.{name}")
+
     @property
     def blocks(self) -> Mapping[str, Block]:
-        from asymtrain.lab.studies.practice import protocol
-
-        return protocol.BLOCKS
+        blocks: Mapping[str, Block] = self.part("protocol").BLOCKS
+        return blocks
 
     def scope(self, *, quick: bool = False) -> "Extent":
-        from asymtrain.lab.studies.practice import protocol
+        protocol = self.part("protocol")
+        extent: Extent = protocol.QUICK if quick else protocol.FULL
+        return extent
 
-        return protocol.QUICK if quick else protocol.FULL
-
-    def needs(self, part: "Task", scope: "Extent", snapshot: "Snapshot") -> Needs:
-        from asymtrain.lab.studies.practice.selection import needs
-
-        return needs(scope, part, snapshot.runs)
+    def needs(self, part: Any, scope: "Extent", snapshot: "Snapshot") -> Needs:
+        needs: Needs = self.part("selection").needs(scope, part, snapshot.runs)
+        return needs
 
     def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
         from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs

@@ -7,8 +7,9 @@ corrected over the models of its table by Holm's method.
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
@@ -33,9 +34,9 @@ from asymtrain.lab.studies.practice.protocol import (
     final_seeds,
     final_specs,
 )
-from asymtrain.lab.studies.practice.selection import RunsById, Selection, final_arms, needs, select
+from asymtrain.lab.studies.practice.selection import RunsById, Selection, final_arms, needs, select, tested
 from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.study import Block
+from asymtrain.lab.studies.study import Block, Needs
 
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
@@ -107,6 +108,7 @@ class ArmEffect:
         StepCost, ...
     ] = ()  # of this configuration on this model: one for each mode, where they are known
     against: Arm = NONE
+    courses: tuple[tuple[float | None, ...], ...] = ()  # in points, of each seed at each epoch
 
     @property
     def reached(self) -> list[tuple[int, int]]:
@@ -171,11 +173,16 @@ def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Re
     configurations = {name: tuple(effect for effect in studied if effect.arm.name == name) for name in CONFIGURATIONS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
-    needs_of = {block.name: joined(needs(study, task, runs) for task in block.parts) for block in BLOCKS.values()}
-    missing = [(block, missing_of(needs_of[block.name], Snapshot(runs))) for block in BLOCKS.values()]
-    unfinished = tuple(pair for pair in missing if not pair[1].is_empty)
-    reached = _reached(study, runs)
-    return Results(study, complete, tuple(selected), configurations, effects, reached, tuple(plain), unfinished)
+    reached, left = _reached(study, runs), unfinished(BLOCKS, lambda task: needs(study, task, runs), runs)
+    return Results(study, complete, tuple(selected), configurations, effects, reached, tuple(plain), left)
+
+
+def unfinished(
+    blocks: Mapping[str, Block], needs_of: Callable[[Any], Needs], runs: RunsById
+) -> tuple[tuple[Block, Left], ...]:
+    """The blocks whose runs are not all known, and what they lack."""
+    left = [(block, missing_of(joined(map(needs_of, block.parts)), Snapshot(runs))) for block in blocks.values()]
+    return tuple(pair for pair in left if not pair[1].is_empty)
 
 
 def is_recommended(results: Results) -> bool | None:
@@ -288,6 +295,7 @@ def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) 
                 tuple(run.spec.id for pair in pairs for run in pair),
                 len(final_seeds(study, task)),
                 against=against,
+                courses=tuple(_course(*pair) for pair in pairs),
             )
         )
     return effects
@@ -299,20 +307,21 @@ def _reached(study: Extent, runs: RunsById) -> tuple[Reached, ...]:
     arms = {(task.model, arm.name): (task, arm) for task in tasks for arm in final_arms(study, task, runs) or ()}
     reached = []
     for task, arm in arms.values():
-        arm_runs = [runs[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in runs]
-        if arm_runs:
-            last, best = estimate(map(_last, arm_runs)), fmean(map(_best, arm_runs))
-            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in arm_runs)))
+        finished = [runs[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in runs]
+        if finished:
+            last, best = estimate(map(tested, finished)), fmean(map(_best, finished))
+            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in finished)))
     return tuple(reached)
-
-
-def _last(run: Run) -> float:
-    """Test accuracy after the last epoch; a diverged run counts at chance."""
-    return run.test_accuracy if run.outcome == "finished" and run.test_accuracy is not None else 1 / (run.classes or 1)
 
 
 def _best(run: Run) -> float:
     return max((epoch.test_accuracy or 0.0 for epoch in run.history), default=0.0)
+
+
+def _course(plain: Run, other: Run) -> tuple[float | None, ...]:
+    """By epoch, as far as the longer of the two went; None where one of them was not tested."""
+    both = zip_longest(*([epoch.test_accuracy for epoch in run.history] for run in (plain, other)))
+    return tuple(None if before is None or after is None else 100 * (after - before) for before, after in both)
 
 
 def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:

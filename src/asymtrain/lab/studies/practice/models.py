@@ -76,6 +76,7 @@ def vit_lite(
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)
     nn.init.kaiming_normal_(model.patches.weight)
+    nn.init.uniform_(model.patches.bias, -(model.patches.in_features**-0.5), model.patches.in_features**-0.5)
     nn.init.trunc_normal_(model.positions, std=0.2)
     nn.init.zeros_(model.class_token)
     return model

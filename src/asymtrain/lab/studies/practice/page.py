@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline
+from asymtrain.lab.instruments.curves import curve_of
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline, Lines
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
+from asymtrain.lab.studies.frame import Left
 from asymtrain.lab.studies.practice.analysis import MARGIN, ArmEffect, Reached, Results, StepCost, is_recommended
 from asymtrain.lab.studies.practice.protocol import (
     ALPHAS,
@@ -25,7 +27,7 @@ from asymtrain.lab.studies.practice.protocol import (
     Part,
 )
 from asymtrain.lab.studies.practice.selection import ArmTrial, Selection, mean_ranks
-from asymtrain.lab.studies.study import JudgedPage
+from asymtrain.lab.studies.study import Block, JudgedPage
 from asymtrain.lab.texts import counted
 
 POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
@@ -40,8 +42,6 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
-SELECTED_TITLE = "The configuration that validation selected"
-FORMS_TITLE = "The best configuration of each objective"
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"its interval shows no meaningful difference where it lies within {MARGIN:g} points on both sides of 0, and the "
@@ -165,7 +165,7 @@ def tables(results: Results) -> list[Table]:
         ),
         selection_table(results.selections),
         ranks_table(results.selections),
-        missing_table(results),
+        missing_table(results.unfinished),
     ]
     return [table for table in all_tables if table.rows]
 
@@ -207,12 +207,11 @@ def _part_table(part: Part, results: Results) -> Table:
 
 def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
-    more_columns = {"Data": [study.data[effect.task.data].title for effect in effects]}
-    if any(
-        effect.arm.name not in CONFIGURATIONS for effect in effects
-    ):  # an objective is told by the branches themselves
-        more_columns["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
-    varied = {heading: words for heading, words in more_columns.items() if len(set(words)) > 1}
+    named = {"Data": [study.data[effect.task.data].title for effect in effects]}
+    # An objective is told by the branches themselves.
+    if any(effect.arm.name not in CONFIGURATIONS for effect in effects):
+        named["Arm"] = [effect.arm.title for effect in effects]
+    varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
     columns = (
         Column("Model"),
         *map(Column, varied),
@@ -371,11 +370,10 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
     return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note, detail=True)
 
 
-def missing_table(results: Results) -> Table:
+def missing_table(unfinished: Iterable[tuple[Block, Left]]) -> Table:
     """The blocks that are not finished."""
     rows = make_rows(
-        (block.name, block.title, "{runs_there}/{runs_needed}".format(**left.progress))
-        for block, left in results.unfinished
+        (block.name, block.title, "{runs_there}/{runs_needed}".format(**left.progress)) for block, left in unfinished
     )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
@@ -388,8 +386,28 @@ def figures(results: Results) -> list[Figure]:
         forest("forest", "Difference to Plain, with the configuration that validation selected", {"": ordered}),
         forest("configurations", "Difference to Plain, with the best configuration of each objective", titled),
         *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
+        courses("length-courses", f"{PARTS['length']}, epoch by epoch", results.parts["length"]),
     ]
-    return [figure for figure in all_figures if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+    return [
+        figure for figure in all_figures if any(not isinstance(panel, Bars) or panel.bars for panel in figure.panels)
+    ]
+
+
+def courses(name: str, title: str, effects: Sequence[ArmEffect]) -> Figure:
+    """Differences to Plain at each epoch: a panel for each model, and a line for each arm."""
+    panels = [
+        Lines(
+            model,
+            "epoch",
+            _axis(effects),
+            tuple(curve_of(effect.courses).line(effect.arm.title, at) for at, effect in enumerate(own)),
+            zero=True,
+            written=dataclasses.replace(POINTS, unit=" points"),
+        )
+        for model in dict.fromkeys(effect.task.title for effect in effects)
+        for own in [[effect for effect in effects if effect.task.title == model]]
+    ]
+    return Figure(name, title, panels, min(2, max(1, len(panels))), "Means over seeds; bands are 95% intervals.")
 
 
 def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> Figure:
@@ -424,7 +442,7 @@ def _by_arm(effects: Sequence[ArmEffect]) -> dict[str, list[ArmEffect]]:
     """A panel for each arm; one for all where they are not of the same tasks."""
     arms: dict[str, list[ArmEffect]] = {}
     for effect in effects:
-        arms.setdefault(TITLES.get(effect.arm.name, effect.arm.name), []).append(effect)
+        arms.setdefault(effect.arm.title, []).append(effect)
     alike = len({tuple(effect.task for effect in own) for own in arms.values()}) == 1
     return arms if alike else {"": list(effects)}
 
@@ -435,7 +453,7 @@ def _bar(effect: ArmEffect, beside: Sequence[ArmEffect]) -> Bar:
     if len({other.task.data for other in beside}) > 1:
         label.append(effect.task.data)
     if any(other.task == effect.task and other.arm.name != effect.arm.name for other in beside):
-        label.append(TITLES.get(effect.arm.name, effect.arm.name))
+        label.append(effect.arm.title)
     row = effect.row
     colour = colour_of(effect.verdict)
     return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences, colour)

@@ -308,6 +308,10 @@ class Arm:
     settings: tuple[tuple[str, Any], ...]
 
     @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name)
+
+    @property
     def fields(self) -> dict[str, Any]:
         """Of a spec."""
         return dict(self.settings)

@@ -106,11 +106,19 @@ def _trials(study: Extent, task: Task, arms: Iterable[Arm], runs: RunsById) -> t
 
 def validated(run: Run) -> float:
     """Validation accuracy after the last epoch; a diverged run counts at chance."""
-    accuracy = run.history[-1].validation_accuracy if run.history else None
+    return _or_chance(run, run.history[-1].validation_accuracy if run.history else None)
+
+
+def tested(run: Run) -> float:
+    """Test accuracy after the last epoch; a diverged run counts at chance."""
+    return _or_chance(run, run.test_accuracy)
+
+
+def _or_chance(run: Run, accuracy: float | None) -> float:
     if run.outcome == "diverged":
-        classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+        classes = class_count(run.spec.dataset, dict(run.spec.dataset_options)) or run.classes
         return 1 / classes if classes else 0.0
-    assert accuracy is not None, f"{run.spec.id} was trained without validation images"
+    assert accuracy is not None, f"{run.spec.id} has no such accuracy"
     return accuracy
 
 

@@ -1,4 +1,4 @@
-"""The recipes: a small file for each table, or for those that share their rows.
+"""The recipes: a file for each table, or for those that are made alike or share their rows.
 
 A new one is a file with its `RECIPES`, and its name in `FILES`.
 """
@@ -10,20 +10,7 @@ from collections.abc import Iterable
 from asymtrain.errors import UsageError
 from asymtrain.lab.studies.paper.recipe import Recipe
 
-FILES = (
-    "table01",
-    "table02",
-    "trajectories",
-    "table05",
-    "swept",
-    "table10",
-    "table13",
-    "attention",
-    "table16",
-    "identity",
-    "variants",
-    "fitting",
-)
+FILES = ("accuracy", "training", "table05", "table13", "attention", "identity", "variants", "fitting")
 
 
 def _paper_order(recipe: Recipe) -> tuple[int, int]:

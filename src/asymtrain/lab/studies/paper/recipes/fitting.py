@@ -15,7 +15,7 @@ from asymtrain.lab.studies.paper.comparisons import PairedCell, effect_of, impro
 from asymtrain.lab.studies.paper.evidence import Effect
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
-from asymtrain.lab.studies.paper.recipes import swept
+from asymtrain.lab.studies.paper.recipes import accuracy
 from asymtrain.lab.studies.paper.searches import waiting
 from asymtrain.lab.studies.paper.study import PRIMARY, Scope, shown_dataset
 from asymtrain.lab.studies.paper.tables import N, comparison_table, ends_of, mean_of, number, percent, sides
@@ -26,14 +26,14 @@ from asymtrain.lab.studies.timing import class_count
 ALPHAS = (0.1, 1.0)  # beside the one that the table has; they are those of Table 1 for other N
 OWN = "its own"
 ARCH = "mlp"
-TABLES = [table for table, sweep in swept.SWEEPS.items() if sweep.arch == ARCH]
+TABLES = [table for table, sweep in accuracy.SWEEPS.items() if sweep.arch == ARCH]
 
 
 def comparisons(study: Scope, snapshot: Snapshot, table: str) -> list[PairedCell]:
     """Every cell of the table with every alpha, tested at every epoch."""
     primary = dataclasses.replace(study, readings=(PRIMARY,))
     rows = []
-    for cell in swept.comparisons(primary, snapshot, table):
+    for cell in accuracy.swept_cells(primary, snapshot, table):
         for alpha in (*ALPHAS, None):
             own = cell.asymmetric[0].alpha if cell.asymmetric else OWN
             rows.append(
@@ -129,9 +129,9 @@ def _table(study: Scope, snapshot: Snapshot, effects_by_label: Seen, table: str,
             values.append(Cell(mean_of(epochs) if epochs else None, tuple(run.spec.id for run in side)))
         return [*values, Cell(len(last.seeds), ids)]
 
-    sweep, name = swept.SWEEPS[table], f"Table {table.removeprefix('table')}"
+    sweep, name = accuracy.SWEEPS[table], f"Table {table.removeprefix('table')}"
     note = note_text("fitting", data=shown_dataset(study, sweep.dataset), name=name, cells=len(rows))
-    headings = (swept.HEADINGS[sweep.swept], number("Alpha", None))
+    headings = (accuracy.HEADINGS[sweep.swept], number("Alpha", None))
     return comparison_table(rows, f"fitting-{table}", f"{name} over all of training", headings, columns, cells, note)
 
 

@@ -33,7 +33,7 @@ from asymtrain.lab.studies.paper.comparisons import (
 from asymtrain.lab.studies.paper.evidence import Effect, accuracy
 from asymtrain.lab.studies.paper.numbers import note_text
 from asymtrain.lab.studies.paper.recipe import Recipe, RecipeOutput, recipe
-from asymtrain.lab.studies.paper.recipes.table01 import DOSE
+from asymtrain.lab.studies.paper.recipes.accuracy import DOSE
 from asymtrain.lab.studies.paper.study import ARCHS, PRIMARY, SIZES, Scope, readings_for, shown_dataset, table_values
 from asymtrain.lab.studies.paper.tables import EFFECT, READING, N, P, number, percent
 from asymtrain.lab.studies.snapshot import Snapshot
