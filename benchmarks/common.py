@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +22,13 @@ from asymtrain.branches import Parallel
 from asymtrain.lab.data import Dataset, Examples
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.losses import Batch, gradients
+from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.machine import cores
 from asymtrain.lab.runs import RunSpec, grid
+from asymtrain.lab.studies.practice.protocol import NETWORKS
 
 CLASSES = 100
-# What other models need for images of 32 x 32.
-OPTIONS: dict[str, dict[str, object]] = {
-    "timm:vit_tiny_patch16_224": {"img_size": 32, "patch_size": 4},
-    "timm:swin_tiny_patch4_window7_224": {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 48},
-}
 SECONDS = 2.0  # of timed work for each figure
 
 
@@ -55,10 +52,16 @@ def synthetic(size: int = 50_000) -> Dataset:
     return Dataset("synthetic", images(size), images(1_000), tuple(map(str, range(CLASSES))))
 
 
+def network_fields(name: str) -> dict[str, Any]:
+    """The fields of a spec for a model of the practice study, by its name there; or for any other that a spec takes."""
+    network = NETWORKS.get(name)
+    return {"arch": network.arch, "arch_options": network.options} if network else {"arch": name}
+
+
 def bench_spec(arch: str, precision: str, **fields: Any) -> RunSpec:
     """The run that every column of a benchmark trains; `fields` change it."""
-    common = {"dataset": "synthetic", "precision": precision, "epochs": 1, "arch_options": OPTIONS.get(arch, {})}
-    return RunSpec(arch=arch, **{**common, **fields})
+    common = {"dataset": "synthetic", "precision": precision, "epochs": 1, **network_fields(arch)}
+    return RunSpec(**{**common, **fields})
 
 
 def plain_loop(
@@ -122,16 +125,6 @@ def engine_step(
         stack.run_step(False)
 
     return stack, step
-
-
-def resnet18(classes: int) -> nn.Module:
-    """ResNet-18 as it is trained on 32 x 32: a stem of 3 x 3 without stride or pooling, which timm does not offer."""
-    import timm
-
-    model = timm.create_model("resnet18", num_classes=classes)
-    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
-    return cast(nn.Module, model)
 
 
 def mlp_with_dropout(classes: int) -> nn.Module:
@@ -227,18 +220,25 @@ def ceilings(device: torch.device) -> tuple[float, float]:
 
 def counts(stack: Stack, item: int) -> tuple[float, float]:
     """Operations and least bytes for one image in a batch of 128, counted on forward and backward of one run."""
+    # A backbone is counted on the host, where no kernel of its own hides its products; a module is where it is.
+    module = isinstance(stack.network, ModuleNetwork)
+    device = stack.device if module else torch.device("cpu")
     operations, elements = {}, {}
     for images in (4, 8):
-        weights = stack.weights[:1].cpu()
+        weights = stack.weights[:1].to(device)
         shape = (1, images, *stack.image_shape)
-        batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None)
+        targets, ones = torch.zeros(1, images, dtype=torch.int64, device=device), torch.ones(images, device=device)
+        batch = Batch(torch.randn(shape, device=device), targets, ones, None)
+        if module:
+            buffers = {name: value[:1].clone() for name, value in stack.buffers.items()}
+            batch = batch._replace(training=Training(buffers, stack.data.keys["draws"][:1], 0))
         with FlopCounterMode(display=False) as counted, _ProductElements() as moved:
             gradients(
                 stack.loss,
                 stack.parameters,
                 weights,
                 batch,
-                torch.ones(1),
+                torch.ones(1, device=device),
                 strategy="batched",
                 gather=stack.parameters.gather,
             )

@@ -2,26 +2,29 @@ r"""How much faster is the engine than the loops you would have written, and how
 
     python benchmarks/stack.py                     # on this machine's GPU, or its CPU
     python benchmarks/stack.py --device cpu --arch mlp
-    python benchmarks/stack.py --arch common:resnet18 timm:vit_tiny_patch16_224 timm:convnext_atto
+    python benchmarks/stack.py --columns expert engine --json rows.json \
+        --arch mlp cnn vit resnet18 vit_tiny swin mixer
+    python benchmarks/stack.py --read rows.json --figure engine.svg      # the table and its figure from stored rows
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/stack.py --device cpu --processor-time --columns plain engine \
         --arch common:mlp_with_dropout common:cnn_with_dropout common:transformer_with_dropout
 
-For each model with branches (C = 100, batch 128, flips and shifts, 40,000 training images on the device) images per
-second, in steps alone: no evaluation, no compilation, no measured step. All columns train the same specs in the same
-precision; loops.py has their code.
+For each model, which has its name in the practice study or is any other that a spec takes, with branches (C = 100,
+batch 128, flips and shifts, 40,000 training images on the device) images per second, in steps alone: no evaluation, no
+compilation, no measured step. All columns train the same specs in the same precision; loops.py has their code.
 
 - plain: one run, eager, fused AdamW.
 - expert: one run; on a GPU compiled, the whole step in one CUDA graph. On a CPU the plain loop is the fastest there is.
 - vmap: an ensemble by `torch.func.vmap`, summed over its runs; on a GPU compiled and captured where that works.
 - engine: summed over the runs of a stack; on a CPU over a process for each core, as the local executor runs it.
 
-Then the engine's ratio to the expert's loop, and for the backbones its model TFLOP/s and its share of what the device
-reaches in a large matrix product and in a large copy. On a GPU each figure has a process of its own: those of a group
-compile at the same time, and are timed one after the other.
+Then the engine's ratio to the expert's loop, its model TFLOP/s and its share of what the device reaches in a large
+matrix product and in a large copy; and the ceiling, the rate at which the larger of these two shares would be 100%. On
+a GPU each figure has a process of its own: those of a group compile at the same time, and are timed one after the
+other.
 
 Operations are those of the products, forward and backward. Bytes are the inputs and outputs of the products, each
 once, and the optimiser's state: what no arrangement of these products can avoid moving. Elementwise work between
-them comes on top, so a share of the copy ceiling near 1 is out of reach.
+them comes on top, so the ceiling itself is out of reach.
 """
 
 import argparse
@@ -38,6 +41,8 @@ from typing import Any
 import torch
 
 from asymtrain.lab.machine import cores
+from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.runs import grid
 from asymtrain.models import BACKBONES
 from common import (
@@ -59,7 +64,8 @@ COLUMNS = ("plain", "expert", "vmap", "engine")
 RECIPE = {"augmentation": "flip_shift"}
 CPU_ROUNDS = 3
 NAN = float("nan")
-Figure = dict[str, Any]  # what is measured of one column: `rate`, and more
+Measured = dict[str, Any]  # what is measured of one column: `rate`, and more
+Row = dict[str, Any]  # of a model, as `--json` writes it
 
 
 def main() -> None:
@@ -75,7 +81,19 @@ def main() -> None:
         "--processor-time", action="store_true", help="on one CPU core that has other work too: count only its own time"
     )
     options.add_argument("--json", type=Path, help="write the rows here too")
+    options.add_argument("--read", type=Path, help="measure nothing: take the rows that --json has written here")
+    options.add_argument("--figure", type=Path, help="draw the engine beside the expert's loop and the ceiling here")
     chosen = options.parse_args()
+    rows = json.loads(chosen.read.read_text()) if chosen.read else measured_rows(options, chosen)
+    show(rows)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(rows, indent=1))
+    if chosen.figure:
+        chosen.figure.write_text(draw(figure_of(rows)))
+
+
+def measured_rows(options: argparse.ArgumentParser, chosen: argparse.Namespace) -> list[Row]:
+    """A row for each model."""
     device = torch.device(chosen.device)
     if chosen.processor_time:
         if device.type != "cpu" or cores() > 1:
@@ -89,31 +107,59 @@ def main() -> None:
     wanted = [
         (arch, column, runs[arch], precision, chosen.seconds) for arch in chosen.arch for column in chosen.columns
     ]
-    measured: dict[str, dict[str, Figure]] = {arch: {} for arch in chosen.arch}
+    measured: dict[str, dict[str, Measured]] = {arch: {} for arch in chosen.arch}
     figures = in_processes(wanted, chosen.at_once, device) if device.type == "cuda" else on_cpu(wanted)
     for (arch, column, *_), figure in figures:
         measured[arch][column] = figure
         print(f"  {arch} {column}: {describe(figure)}", flush=True)
-    width = max(map(len, chosen.arch))
+    about = {"device": device_name(device), "torch": torch.__version__, "precision": precision, "classes": CLASSES}
+    processes = 1 if device.type == "cuda" else cores()
+    return [
+        {"arch": arch, **about, **row_of(by_column, runs[arch] * processes, matmul, copy)}
+        for arch, by_column in measured.items()
+    ]
+
+
+def row_of(by_column: dict[str, Measured], runs: int, matmul: float, copy: float) -> Row:
+    """What is written of a model; None where it was not measured."""
+    rate = {column: by_column.get(column, {}).get("rate") for column in COLUMNS}
+    row: Row = {**rate, "runs": runs, "warm_up": {name: figure.get("warm_up") for name, figure in by_column.items()}}
+    engine = by_column.get("engine", {})
+    if "operations" in engine:
+        flops, moved = (engine["rate"] * engine[name] for name in ("operations", "bytes"))
+        shares = {"of_product": flops / matmul, "of_copy": moved / copy}
+        row |= {"flops": flops, **shares, "ceiling": engine["rate"] / max(shares.values())}
+    return {**row, "vmap_form": by_column.get("vmap", {}).get("form")}
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table."""
+    width = max(len(row["arch"]) for row in rows)
     print(f"{'':{width}} {'plain loop':>12} {'expert':>10} {'vmap':>11} {'engine':>13} {'runs':>5} {'of expert':>9}"
-          f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8}")  # fmt: skip
-    rows = []
-    for arch, by_column in measured.items():
-        rate = {column: by_column.get(column, {}).get("rate", NAN) for column in COLUMNS}
-        count = runs[arch] if device.type == "cuda" else runs[arch] * cores()
-        engine = by_column.get("engine", {})
-        flops, moved = (rate["engine"] * engine.get(name, NAN) for name in ("operations", "bytes"))
-        row = {**rate, "runs": count, "flops": flops, "of_product": flops / matmul, "of_copy": moved / copy}
-        about = {"arch": arch, "device": device_name(device), "torch": torch.__version__, "precision": precision}
-        rows.append({**about, "classes": CLASSES, **row, "vmap_form": by_column.get("vmap", {}).get("form")})
-        line = (f"{arch:{width}} {rate['plain']:12,.0f} {rate['expert']:10,.0f} {rate['vmap']:11,.0f}"
-                f" {rate['engine']:13,.0f} {count:5} {rate['engine'] / rate['expert']:8.2f}x {flops / 1e12:8.2f}"
-                f" {row['of_product']:10.1%} {row['of_copy']:8.1%}")  # fmt: skip
+          f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8} {'ceiling':>13}")  # fmt: skip
+    for row in rows:
+        numbers = {name: NAN if value is None else value for name, value in row.items()}
+        flops, of_product, of_copy, ceiling = (
+            numbers.get(name, NAN) for name in ("flops", "of_product", "of_copy", "ceiling")
+        )
+        line = (f"{row['arch']:{width}} {numbers['plain']:12,.0f} {numbers['expert']:10,.0f} {numbers['vmap']:11,.0f}"
+                f" {numbers['engine']:13,.0f} {row['runs']:5} {numbers['engine'] / numbers['expert']:8.2f}x"
+                f" {flops / 1e12:8.2f} {of_product:10.1%} {of_copy:8.1%} {ceiling:13,.0f}")  # fmt: skip
         for unknown in ("nan%", "nanx", "nan"):
             line = line.replace(unknown, "-".rjust(len(unknown)))
         print(line, flush=True)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+
+
+def figure_of(rows: list[Row]) -> Figure:
+    """The engine as a multiple of the expert's loop, and as a share of the ceiling."""
+    both = [row for row in rows if row["engine"] and row["expert"]]
+    multiples = tuple(Bar(row["arch"], row["engine"] / row["expert"]) for row in both)
+    shares = tuple(Bar(row["arch"], row["engine"] / row["ceiling"] if "ceiling" in row else None) for row in both)
+    panels = (
+        Bars("images a second, of the expert's loop", "times", "asymmetric", multiples, marks=(1.0,)),
+        Bars("and of what products and copies alone allow", "share", "asymmetric", shares, ends=(0.0, 1.0)),
+    )
+    return Figure("engine", "The engine beside an expert's loop of one run, and beside the ceiling", panels, 2)
 
 
 Wanted = tuple[str, str, int, str, float]  # arch, column, runs, precision, seconds
@@ -125,12 +171,11 @@ class Prepared:
     def __init__(self, arch: str, column: str, runs: int, precision: str, device: torch.device) -> None:
         begun = time.perf_counter()
         spec = bench_spec(arch, precision, **RECIPE)
-        self.about: Figure = {}
+        self.about: Measured = {}
         if column == "engine":
             stack, self.step = engine_step(arch, runs, precision, device, **RECIPE)
-            if arch in BACKBONES:
-                operations, moved = counts(stack, 2 if precision == "bf16" else 4)
-                self.about = {"operations": operations, "bytes": moved}
+            operations, moved = counts(stack, 2 if precision == "bf16" else 4)
+            self.about = {"operations": operations, "bytes": moved}
         elif column == "vmap":
             ensemble = Ensemble(grid(spec, seed=range(runs)), synthetic(), device)
             self.step, self.about = ensemble.step, {"form": ensemble.form}
@@ -143,17 +188,17 @@ class Prepared:
             self.about["memory"] = torch.cuda.max_memory_allocated(device)
         self.about["warm_up"] = time.perf_counter() - begun
 
-    def measure(self, device: torch.device, seconds: float) -> Figure:
+    def measure(self, device: torch.device, seconds: float) -> Measured:
         """Images a second, and what is known of the column besides."""
         return {"rate": Timer(device, seconds).rate(self.step, self.images), **self.about}
 
 
-def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Figure]]:
+def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Measured]]:
     """In this process, the engine in one for each core. Columns of a model take turns, and the best of each counts."""
     device = torch.device("cpu")
     for arch in dict.fromkeys(arch for arch, *_ in wanted):
         # The expert's loop is the plain one.
-        own: dict[Wanted, Figure] = {
+        own: dict[Wanted, Measured] = {
             item: {"rate": 0.0}
             for item in wanted
             if item[0] == arch and (item[1] != "expert" or (arch, "plain", *item[2:]) not in wanted)
@@ -173,7 +218,7 @@ def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Figure]]:
                 yield expert, figure
 
 
-def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> Iterator[tuple[Wanted, Figure]]:
+def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> Iterator[tuple[Wanted, Measured]]:
     """On the GPU. One that fails beside others, whose memory it may have missed, is tried again by itself."""
     again = []
     for start in range(0, len(wanted), at_once):
@@ -187,7 +232,7 @@ def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> It
         yield from _group([item], device)
 
 
-def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted, Figure]]:
+def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted, Measured]]:
     context = multiprocessing.get_context("spawn")
     threads = max(1, cores() // len(wanted))  # of each: more would wait for each other, and all for them
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
@@ -213,7 +258,7 @@ def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted,
         yield item, answer
 
 
-def _receive(pipe: Connection) -> Figure:
+def _receive(pipe: Connection) -> Measured:
     try:
         return pipe.recv()  # type: ignore[no-any-return]
     except EOFError:
@@ -232,7 +277,7 @@ def _work(pipe: Connection, item: Wanted, device: torch.device, threads: int) ->
         pipe.send({"error": f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"})
 
 
-def describe(figure: Figure) -> str:
+def describe(figure: Measured) -> str:
     if "error" in figure:
         return str(figure["error"])
     memory = f", {figure['memory'] / 2**30:.1f} GiB" if "memory" in figure else ""

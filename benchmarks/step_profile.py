@@ -1,7 +1,7 @@
 """What is a step of the engine made of? Its rate, and the kernels that take most of it, on this machine's GPU.
 
     python benchmarks/step_profile.py --arch vit
-    python benchmarks/step_profile.py --arch common:resnet18 --augmentation flip_shift
+    python benchmarks/step_profile.py --arch resnet18 --augmentation flip_shift
 
 Where the kernels' time together is more than a step takes, they ran side by side.
 """

@@ -17,7 +17,7 @@ unless `--cache` names its folder. The parts:
 - import; data (loading, fingerprints); setup (plans, splits, initial weights, data to the device)
 - compile: the compiler wherever it runs, and the steps that warm up a capture; capture: recording the CUDA graphs
 - steps, with the reading of their sums once an epoch; evaluation
-- store: claims, rows, logs of epochs, checkpoints
+- store: claims, rows, checkpoints; log: that of each epoch
 - idle: what none of the timed functions had, Python between them
 
 Beside it stands the expert's loop of loops.py, training the same runs one after another: of a Plain run and of one with
@@ -26,8 +26,8 @@ runs of the study. It measures no cosine and stores nothing. Its compilation is 
 is, once for each program: alpha and labels are inputs of one. `--expert plain` times the Plain run alone and counts
 every run as one, so the ratios are too low, not too high; `--expert none` leaves the loop out.
 
-What a longer study would take is reckoned: the start (import, data, setup, compile, capture) once, and everything else
-as often as there are epochs. That counts what the store does once, for each stack, at every epoch: too much of it.
+What a longer study would take is reckoned: the start (import, data, setup, compile, capture) and the store once, and
+everything else as often as there are epochs. Left out are the checkpoints that a stack writes on its way, one a minute.
 """
 
 import time
@@ -63,8 +63,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "detached sigmoid": {"signal": "detached"},
     "sigmoid, alpha to zero by a cosine": {"alpha_schedule": "cosine"},
 }
-PARTS = ("import", "data", "setup", "compile", "capture", "steps", "evaluation", "store", "idle")
-START = ("import", "data", "setup", "compile", "capture")  # however many epochs there are
+PARTS = ("import", "data", "setup", "compile", "capture", "steps", "evaluation", "store", "log", "idle")
+ONCE = ("import", "data", "setup", "compile", "capture", "store")  # however many epochs there are
 LONGER = 40  # epochs, for which the whole is reckoned from this one's parts
 
 
@@ -170,7 +170,7 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     for note in dict.fromkeys(notes):
         print(f"  note: {note}")
     steps, images = _sizes(specs[0])
-    study = Study(len(specs), chosen.epochs, images, total, sum(seconds[part] for part in START))
+    study = Study(len(specs), chosen.epochs, images, total, sum(seconds[part] for part in ONCE))
     print(f"whole study: {total:.1f} s, {study.images / total:,.0f} images/s")
     for part in PARTS:
         print(f"  {part:10} {seconds[part]:8.1f} s {seconds[part] / total:6.1%}")
@@ -178,7 +178,7 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     if not in_parts:
         print("  (runs trained in a process for each core: their parts are idle here)")
     else:
-        print(f"start {study.start:.1f} s, then {study.epoch:.2f} s for an epoch of all runs; "
+        print(f"start and store {study.once:.1f} s, then {study.epoch:.2f} s for an epoch of all runs; "
               f"steps alone: {study.images / seconds['steps']:,.0f} images/s")  # fmt: skip
         print(f"{LONGER} epochs, reckoned from these parts: {study.longer:.1f} s, "
               f"{images * len(specs) * LONGER / study.longer:,.0f} images/s", flush=True)  # fmt: skip
@@ -202,7 +202,7 @@ class Study(NamedTuple):
     epochs: int
     images_of_epoch: int  # of one run
     total: float
-    start: float
+    once: float  # of it, however many epochs there are
 
     @property
     def images(self) -> int:
@@ -211,13 +211,13 @@ class Study(NamedTuple):
 
     @property
     def epoch(self) -> float:
-        """One epoch of all runs, with all that is not the start."""
-        return (self.total - self.start) / self.epochs
+        """One epoch of all runs."""
+        return (self.total - self.once) / self.epochs
 
     @property
     def longer(self) -> float:
         """The same runs with `LONGER` epochs."""
-        return self.start + LONGER * self.epoch
+        return self.once + LONGER * self.epoch
 
 
 def _watch_all(clock: Clock) -> None:
@@ -237,7 +237,7 @@ def _watch_all(clock: Clock) -> None:
     clock.watch(training.Stack, "_accuracies", "evaluation")
     clock.watch(training, "load_checkpoint", "store")
     clock.watch(training, "save_checkpoint", "store")
-    clock.watch(outcomes, "log_epochs", "store")
+    clock.watch(outcomes, "log_epochs", "log")
     for name in ("choose_stacks", "close_checkpoint", "tidy"):
         clock.watch(executors, name, "store")
     for name in ("__init__", "claim", "runs", "add", "close"):
@@ -268,15 +268,12 @@ def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Cloc
     from asymtrain.errors import UsageError
     from asymtrain.lab.data import load
     from asymtrain.lab.runs import RunSpec
+    from common import network_fields
 
     fields: dict[str, Any] = {
-        "dataset": "cifar100", "arch": chosen.arch, "epochs": chosen.epochs, "precision": precision,
-        "augmentation": "flip_shift",
+        "dataset": "cifar100", "epochs": chosen.epochs, "precision": precision, "augmentation": "flip_shift",
+        **network_fields(chosen.arch),
     }  # fmt: skip
-    if ":" in chosen.arch:
-        from common import OPTIONS
-
-        fields["arch_options"] = OPTIONS.get(chosen.arch, {})
     with clock.part("not counted"):
         try:
             # Not over the network: one that does not answer is waited for.

@@ -14,7 +14,7 @@ convolutions, or their nearest relatives. It was chosen from these rows, which f
 
 tune is its rule on these rows. Where the budget holds three whole pairs it has up to four, and with less one or two
 pairs of 10 epochs, since the rows have no other lengths. Its race has two seeds and the alternatives that the rows
-hold, and is not confirmed, for which no seed is left.
+hold, as many rungs of it as the budget, and is not confirmed, for which no seed is left.
 """
 
 import argparse
@@ -173,12 +173,13 @@ def tune(case: Case, scored: int, budget: float) -> Advice:
     best = case.default if attached else None
     alternatives = [one for one in ALTERNATIVES if one in case.short and one != case.default]
     for rung in (1, 2):
+        if spent + (len(alternatives) + 1) / 3 > budget:
+            break
         spent += (len(alternatives) + 1) / 3
-        if spent > budget:
-            return Advice(best, spent - (len(alternatives) + 1) / 3)
         rank = {one: _mean(case.short[one][:rung]) - _mean(case.short[case.default][:rung]) for one in alternatives}
         alternatives = sorted(alternatives, key=rank.__getitem__, reverse=True)[: kept_of(len(alternatives))]
-    return Advice(alternatives[0] if rank[alternatives[0]] > 0 and attached else best, spent)
+        best = (alternatives[0] if rank[alternatives[0]] > 0 else case.default) if attached else None
+    return Advice(best, spent)
 
 
 ADVISORS: Mapping[str, Advisor] = {

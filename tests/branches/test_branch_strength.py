@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from branch_zoo import CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
-from asymtrain.branches import Branches, Falling, GradientRatio, attach
+from asymtrain.branches import Branches, Falling, GradientRatio, WithBranches, attach
 from asymtrain.branches._strength import _Sum
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.objectives import Huber
@@ -193,6 +193,13 @@ def test_a_schedule_that_nobody_moved_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         unused.strip()
+
+
+def test_data_parallel_training_does_not_broadcast_a_strength() -> None:
+    model = mlp()
+    net = WithBranches(model, attach(model, rows(), CLASSES, at=AT, strength=Falling(0.5)))
+    assert "branches.schedule.strength" in net._ddp_params_and_buffers_to_ignore
+    assert "branches.schedule.strength" in dict(net.named_buffers())
 
 
 def test_a_strength_is_no_attribute_to_set() -> None:

@@ -1,6 +1,6 @@
 """Configurations of branches, as values: what `tune` races, what studies compare, and what is recommended."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from asymtrain.lab.runs import RunSpec
@@ -35,7 +35,7 @@ class Candidate:
         return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
 
     def fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     @property
     def cost(self) -> int:

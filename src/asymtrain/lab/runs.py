@@ -89,20 +89,18 @@ class RunSpec:
     cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
 
     def __post_init__(self) -> None:
-        # A study has thousands of specs, with few fields that differ from their defaults.
-        changed = [field for field in _FIELDS if getattr(self, field.name) is not field.default]
-        for field in changed:
-            _normalise(self, field)
+        # A study has thousands of specs, with few fields that differ from their defaults: only these are checked.
+        values = vars(self)
+        changed = [name for name, default in DEFAULTS.items() if values[name] is not default]
+        values |= {name: _normalised(name, values[name]) for name in changed}
         if self.redundancy == 0:
-            for name in AUXILIARY:
-                object.__setattr__(self, name, PLAIN.get(name, DEFAULTS[name]))
-        _check(self, [field.name for field in changed])
+            values |= _PLAIN_VALUES
+        _check(self, changed)
 
     @cached_property
     def id(self) -> str:
         """Sixteen hexadecimal digits that name this spec everywhere."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(_as_json(self.to_dict()).encode()).hexdigest()[:16]
 
     @property
     def variant(self) -> Literal["plain", "asymmetric"]:
@@ -115,9 +113,11 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as JSON values under their stored names."""
-        values = {name: getattr(self, name) for name in DEFAULTS}
+        values = vars(self)
         return {
-            STORED_NAMES.get(name, name): _jsonable(value) for name, value in values.items() if value != DEFAULTS[name]
+            STORED_NAMES.get(name, name): _jsonable(values[name])
+            for name, default in DEFAULTS.items()
+            if values[name] != default
         }
 
     @classmethod
@@ -187,7 +187,7 @@ class Run:
         """Test accuracy after the last epoch, where the spec asked for it."""
         return self.history[-1].test_accuracy if self.history else None
 
-    @property
+    @cached_property
     def best_validation(self) -> Epoch | None:
         """The epoch of the highest validation accuracy, the earliest of equals."""
         epochs = [epoch for epoch in self.history if epoch.validation_accuracy is not None]
@@ -200,10 +200,13 @@ class Run:
         return math.fsum(cosines) / len(cosines) if cosines else None
 
 
-_FIELDS = dataclasses.fields(RunSpec)
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
+_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(RunSpec)}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
 STORED_NAMES = {"layers": "places", "class_reduction": "over_classes", "bias": "branch_bias"}
 """Fields that results keep under an older name. Ids are hashes of these names, so they never change."""
+
+
+_as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in values.items()}
 
 
-_LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
+_LITERALS = {name: get_args(kind) for name, kind in _TYPES.items() if get_origin(kind) is Literal}
 AUXILIARY = (
     "at", "layers", "pool", "layout", "head", "redundancy", "activation", "alpha", "class_reduction",
     "layer_reduction", "alpha_schedule", "balance",
@@ -220,6 +223,7 @@ AUXILIARY = (
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
+_PLAIN_VALUES = {name: PLAIN.get(name, DEFAULTS[name]) for name in AUXILIARY}
 _OBJECTIVES = (
     "sigmoid",
     "softmax",
@@ -263,26 +267,26 @@ def pairs(base: RunSpec, seeds: Iterable[int]) -> list[RunSpec]:
     return [spec for run in grid(base, seed=seeds) for spec in (run.plain(), run)]
 
 
-def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
-    """Give equal settings one form, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
-    name, value = field.name, getattr(spec, field.name)
+def _normalised(name: str, value: Any) -> Any:
+    """Equal settings have one form, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
+    kind = _TYPES[name]
     if name.endswith("_options"):
-        value = _normalise_options(name, value)
-    elif field.type is float:
-        value = _number(name, value)
-    elif field.type is int or (field.type == int | None and value is not None):
+        return _normalise_options(name, value)
+    if kind is float:
+        return _number(name, value)
+    if kind is int or (kind == int | None and value is not None):
         number = _number(name, value)
         if not number.is_integer():
             raise UsageError(f"{name} must be a whole number, got {value!r}")
-        value = int(value)  # not int(number): a float holds 53 bits
-    elif field.type is str and not isinstance(value, str):
+        return int(value)  # not int(number): a float holds 53 bits
+    if kind is str and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, got {value!r}")
-    elif field.type == tuple[str, ...]:
-        value = (value,) if isinstance(value, str) else value
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
+    if kind == tuple[str, ...]:
+        names = (value,) if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(item, str) and item for item in names):
             raise UsageError(f"{name} must be a list of names, got {value!r}")
-        value = tuple(value)
-    object.__setattr__(spec, name, value)
+        return tuple(names)
+    return value
 
 
 def _number(name: str, value: object) -> float:
@@ -326,10 +330,8 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
             near = [repr(option) for option in near_names(str(value), allowed)]
             hint = f": did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}{hint}")
-    for name, least in _LEAST.items():
-        value = getattr(spec, name)
-        if value is not None and value < least:
-            raise UsageError(f"{name} must be {least} or more, got {value}")
+        if name in _LEAST and value < _LEAST[name]:
+            raise UsageError(f"{name} must be {_LEAST[name]} or more, got {value}")
     if spec.learning_rate <= 0:
         raise UsageError(f"learning_rate must be above 0, got {spec.learning_rate}")
     if spec.label_noise > 1:

@@ -89,8 +89,9 @@ def stacked_linear(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     """`nn.Linear` of R runs: input (R, M, D_in), weight (R, D_out, D_in), bias (R, D_out) -> (R, M, D_out)."""
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     if len(weight) == 1:
-        # A batch of one is an ordinary product; bmm would choose slower kernels for it.
-        return F.linear(input[0], weight[0], bias[0])[None]
+        # A batch of one is an ordinary product; bmm would choose slower kernels for it. The gradient of a squeezed view
+        # is a view; that of a chosen row is a copy into zeros.
+        return F.linear(input.squeeze(0), weight.squeeze(0), bias.squeeze(0))[None]
     if weight.is_cuda:
         # Compiled, the addition joins the next elementwise kernel; baddbmm would first write the bias to every row.
         return torch.bmm(input, weight.mT) + bias[:, None]

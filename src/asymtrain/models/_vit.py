@@ -169,5 +169,5 @@ def stacked_norm(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     if len(weight) == 1:
         # One pass over memory instead of three, where no compiler joins them.
-        return F.layer_norm(input[0], input.shape[-1:], weight[0], bias[0])[None]
+        return F.layer_norm(input.squeeze(0), input.shape[-1:], weight.squeeze(0), bias.squeeze(0))[None]
     return F.layer_norm(input, input.shape[-1:]) * weight[:, None] + bias[:, None]

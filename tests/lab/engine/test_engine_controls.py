@@ -18,7 +18,7 @@ from small_runs import (
     trained,
 )
 
-from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine import Stack, reference
 from asymtrain.lab.engine.parameters import FlatParameters, alignment_sums, layer_sums, layers_of
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.engine.setup import build_backbone, prior_bias, random_labels, run_data
@@ -261,3 +261,15 @@ def test_the_gate_opens_by_the_positive_cosine(cosine, flat):
     alpha, gated = torch.full((3, 1), 3.0), update_gradient("gated")
     found = gated(main + 3 * auxiliary, auxiliary, alpha, torch.zeros(3), 0, layers.members, layers.inside)
     assert torch.allclose(found, main + 3 * max(0.0, cosine) * auxiliary, atol=1e-3)
+
+
+def test_a_gradient_of_zero_leaves_the_ratio_of_gradients_as_it_was(dataset, monkeypatch):
+    spec = spec_of(balance="norms", cosine_every=0)
+    stack = Stack([spec], dataset)
+    for before in (0.0, 0.5):
+        stack.scale.fill_(before)
+        stack._balance(torch.zeros(3, 1, 2, dtype=torch.float64))
+        assert stack.scale == before
+    monkeypatch.setattr(reference, "_norm", lambda gradient: 0.0)
+    silent, plain = (trained(one, dataset, "reference")[0].history for one in (spec, spec.plain()))
+    assert [epoch.main_loss for epoch in silent] == [epoch.main_loss for epoch in plain]

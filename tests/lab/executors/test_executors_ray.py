@@ -21,7 +21,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 
 ray = pytest.importorskip("ray")
-from asymtrain.lab.executors.ray import RayCluster, ray_cluster  # noqa: E402
+from asymtrain.lab.executors.ray import RayCluster, _environment, ray_cluster  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -241,3 +241,11 @@ def test_a_node_without_the_drivers_disk_trains_without_checkpoints(
     (note,) = notes
     assert note.endswith(f"does not see {tmp_path / 'unseen'}: a stack that it loses starts anew")
     assert not (tmp_path / "unseen").exists()
+
+
+def test_workers_are_told_where_compiled_code_is(monkeypatch):
+    """On a node that does not have the driver's variables, each worker would compile anew."""
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "/shared/compiled", "TRITON_CACHE_DIR": "/shared/compiled/triton"}
+    for name, folder in folders.items():
+        monkeypatch.setenv(name, folder)
+    assert folders.items() <= _environment(torch.device("cuda")).items()

@@ -41,7 +41,7 @@ def test_a_gain_at_less_than_full_length_is_said_as_such(epochs, verdict):
     assert result.verdict == verdict
     assert f" after {epochs} of 9 epochs with " in result.sentence
     assert result.sentence.endswith("; gains usually shrink with longer training.")
-    assert "--minutes" in result.next_step
+    assert "more minute" in result.next_step
     assert result.snippet.startswith("# Not settled") == (verdict == "likely helps")
 
 
@@ -49,8 +49,14 @@ def test_an_open_answer_says_how_many_minutes_would_decide():
     result = answer(HELPS, GOOD, left_out=4)
     assert (result.verdict, result.race.ruling.because) == ("likely helps", "few pairs")
     assert result.minutes_needed >= 1
-    assert f"--minutes {result.minutes_needed}" in result.next_step
+    assert f"about {result.minutes_needed} more minute" in result.next_step
     assert "if you must decide now" in result.next_step
+
+
+def test_pairs_too_short_to_settle_it_need_the_minutes_of_longer_ones():
+    result = dataclasses.replace(answer(HELPS, plan=Plan(3, 4)), timing=Timing(10.0, 0.0))
+    four_whole_pairs = 4 * 2 * 9 * 10.0 / 60
+    assert four_whole_pairs < result.minutes_needed < 2 * four_whole_pairs
 
 
 def test_a_loss_ends_in_training_without_branches():

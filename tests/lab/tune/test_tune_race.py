@@ -10,7 +10,7 @@ from asymtrain import UsageError
 from asymtrain.lab.candidates import RECOMMENDED, Candidate
 from asymtrain.lab.tune import ALTERNATIVES, RULE, Question, as_candidates, replay
 from asymtrain.lab.tune.question import FRESH_SEED, PAIR_SEED, RACE_SEED
-from asymtrain.lab.tune.race import MOST, Pairs, Race, is_decided
+from asymtrain.lab.tune.race import Pairs, Race, is_decided
 from invented_runs import invent
 
 HELPS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}
@@ -78,13 +78,13 @@ def test_an_alternative_helps_where_the_default_hurts():
 def test_without_time_for_a_race_an_open_question_gets_more_pairs():
     runs, asked = {}, question(GOOD, FAIR)
     for _ in range(40):  # no gain, and noise that never decides
-        race = replay(asked, PLAN, runs, racing=False)
+        race = replay(asked, PLAN, runs, rungs=0)
         runs |= {
             spec.id: invented(spec, {GOOD: 0.1 * (-1) ** spec.seed})
             for spec in race.missing
         }  # fmt: skip
     assert race.stage == "more"
-    assert RULE.most_pairs < race.first.n < MOST
+    assert race.first.n > RULE.most_pairs
     assert race.is_open
 
 
@@ -117,6 +117,33 @@ def test_where_no_rate_learns_it_ends():
     assert (race.stage, race.ruling.because, race.rate) == ("end", "not learnt", None)
     assert len(race.rates) == 2
     assert not race.is_open
+
+
+def test_where_only_branches_make_it_learn_they_help():
+    asked = replace(question(GOOD), rate_given=False)
+    runs, seen = {}, []
+    while (race := replay(asked, PLAN, runs)).missing:
+        seen += [race.stage] if race.stage not in seen[-1:] else []
+        for spec in race.missing:
+            runs[spec.id] = replace(invented(spec, {GOOD: 0.1}), outcome="finished" if spec.redundancy else "diverged")
+    assert seen == ["pairs", "rates", "pairs"]  # first no lower rate made it learn without them
+    assert (race.ruling.verdict, race.rate) == ("helps", None)
+
+
+def test_pairs_and_fresh_pairs_never_share_a_seed():
+    assert RACE_SEED + RULE.rungs <= FRESH_SEED
+    assert FRESH_SEED + RULE.most_pairs + RULE.pairs <= PAIR_SEED  # pairs have no end
+
+
+def test_the_race_has_as_many_rungs_as_the_time_holds():
+    asked, gains = question(FAIR, GOOD, BAD), {FAIR: 0.05, GOOD: 0.15, BAD: -0.2}
+    seen, race = stages(asked, PLAN, gains, rungs=1)
+    assert seen == ["pairs", "race", "fresh"]
+    assert len(race.rungs) == 1
+    assert race.winner == GOOD
+    seen, race = stages(asked, PLAN, gains, rungs=0)
+    assert seen == ["pairs"]
+    assert not race.rungs
 
 
 def test_a_run_that_diverged_counts_as_chance():

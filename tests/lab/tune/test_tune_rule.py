@@ -18,7 +18,8 @@ CLEAR = [2.0, 2.3, 1.8, 2.1, 2.2]
         pytest.param(CLEAR, 0, 14, "likely helps", "short", id="less than half"),
         pytest.param([-d for d in CLEAR], 0, 14, "likely hurts", "short", id="a loss after less than half"),
         pytest.param([0.1, -0.1, 0.0, 0.1, -0.1], 0, 30, "no meaningful difference", "no gain", id="nothing"),
-        pytest.param([0.0] * 4, 0, 30, "no meaningful difference", "no gain", id="equal"),
+        pytest.param([0.0] * 8, 0, 30, "no meaningful difference", "no gain", id="equal"),
+        pytest.param([0.0] * 7, 0, 30, "inconclusive", "no spread", id="equal so far"),
         pytest.param([2.0] * 4, 0, 30, "likely helps", "no spread", id="no spread"),
         pytest.param([3.0, -1.0, 1.5, 0.5], 0, 30, "likely helps", "wide", id="wide"),
         pytest.param([-3.0, 1.0, -1.5, 0.5], 0, 30, "inconclusive", "wide", id="wide and below"),
@@ -26,7 +27,7 @@ CLEAR = [2.0, 2.3, 1.8, 2.1, 2.2]
         pytest.param([2.0, 2.1], 0, 30, "likely helps", "few pairs", id="two pairs"),
         pytest.param([-1.0], 0, 30, "inconclusive", "few pairs", id="a pair below"),
         pytest.param([], 0, 30, "inconclusive", "few pairs", id="no pair"),
-        pytest.param(CLEAR, 3, 30, "inconclusive", "not learnt", id="the baseline did not learn"),
+        pytest.param(CLEAR, 3, 30, "inconclusive", "not learnt", id="nothing learns"),
         pytest.param(CLEAR, 2, 30, "helps", "gain", id="mostly it did"),
     ],
 )
@@ -45,6 +46,7 @@ def test_how_many_pairs_would_decide():
     assert judge(again, 0, 30, 30).verdict == "helps"
     assert pairs_needed([1.0, 1.0]) is None
     assert pairs_needed([1.0]) is None
+    assert pairs_needed([0.0, 0.0]) == RULE.most_pairs
 
 
 @pytest.mark.parametrize(
@@ -74,5 +76,4 @@ def test_while_pairs_are_shorter_than_asked_for_the_plan_takes_its_part_of_the_t
 def test_what_a_race_takes():
     assert [kept_of(n) for n in (1, 2, 3, 7)] == [1, 1, 2, 4]
     # Eight runs, then five, then three, of ten epochs each; then four fresh seeds of three runs.
-    assert race_epochs(7, Plan(30, 4), confirmed=False) == 16 * 10
-    assert race_epochs(7, Plan(30, 4), confirmed=True) == 16 * 10 + 12 * 30
+    assert race_epochs(7, Plan(30, 4)) == 16 * 10 + 12 * 30

@@ -11,13 +11,14 @@ import pytest
 from tune_examples import GOOD, NOTHING, Cut, points, prepare
 
 from asymtrain import UsageError
+from asymtrain.lab.api.tune import make_question
 from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
 from asymtrain.lab.data.own import load_arrays
 from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import Inputs, kept_function
 from asymtrain.lab.store import Store
-from asymtrain.lab.tune import Plan, Question, Timing, default_of, run_tune, without_equals, write_tuned
+from asymtrain.lab.tune import Plan, Question, Timing, run_tune, without_equals, write_tuned
 from asymtrain.lab.tune.question import PAIR_SEED, RACE_SEED
 from asymtrain.lab.tune.running import Stopwatch, _alone_in, read_plan
 
@@ -55,7 +56,7 @@ def test_branches_that_help_are_advised(cut, tmp_path):
 
 
 def test_a_call_with_minutes_times_plans_and_uses_its_time(tmp_path):
-    """Branches without weight are the baseline, bit for bit: equal accuracies are an answer after three pairs."""
+    """Branches without weight are the baseline, bit for bit: equal accuracies are an answer after eight pairs."""
     learns = replace(TINY, learning_rate=0.02, epochs=6)
     asked, stages = Question(learns, (NOTHING,), minutes=10.0), []
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_stage=stages.append)
@@ -67,7 +68,7 @@ def test_a_call_with_minutes_times_plans_and_uses_its_time(tmp_path):
     with Store(tmp_path / "runs.sqlite", read_only=True) as store:
         seeds = {run.spec.seed for run in store.runs()}
     assert seeds <= {RACE_SEED, *range(PAIR_SEED, PAIR_SEED + 8)}
-    assert Plan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
+    assert Plan(**json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == result.race.plan
 
 
 def test_while_the_answer_is_open_the_time_is_used(tmp_path, monkeypatch):
@@ -76,7 +77,7 @@ def test_while_the_answer_is_open_the_time_is_used(tmp_path, monkeypatch):
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
     if result.race.ruling.because != "not learnt":
         assert 0.9 * 9 < time.monotonic() - began < 9 + 10
-        assert result.race.out_of_time
+        assert result.race.missing
 
 
 class Stop(Exception):
@@ -123,10 +124,13 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
     asked = Question(TINY, (GOOD,), minutes=1e-6)
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
     assert (result.verdict, result.race.ruling.because) == ("inconclusive", "few pairs")
-    assert result.next_step == "Next: give more --minutes, which continues."
+    assert result.next_step == "Next: call it again with more minutes, and it continues."
 
 
 def test_the_default_is_weaker_on_convolutions():
+    def default_of(base):
+        return make_question(base, None, 1.0, {}, None, "cpu")[0].default
+
     assert default_of(TINY) == RECOMMENDED
     assert default_of(RunSpec(arch="vit", dataset_options={"image_size": 32})) == RECOMMENDED
     assert default_of(RunSpec(arch="cnn", dataset_options={"image_size": 32})) == RECOMMENDED_ON_CONVOLUTIONS
@@ -191,11 +195,21 @@ def test_too_few_images_are_refused(options, said, tmp_path):
 def test_the_stopwatch_leaves_the_start_out():
     now = [0.0]
     watch = Stopwatch(lambda: now[0])
-    assert watch.timing() is None
+    assert watch.timing(2) is None
     for seconds, epochs in ((12, 2), (14, 4), (15, 4), (16, 6)):
         now[0] = float(seconds)
         watch.update(epochs)
-    assert watch.timing() == Timing(epoch=1.0, start=10.0)
+    assert watch.timing(2) == Timing(epoch=1.0, start=10.0)
+
+
+def test_what_an_epoch_takes_is_of_all_workers():
+    """Four train at a time, and their reports come one by one: only from the first of the last on is it seen."""
+    now = [10.0]
+    watch = Stopwatch(lambda: now[0])
+    for epochs in range(1, 9):
+        now[0] = 10.0 + 4.0 * ((epochs + 3) // 4) + 0.01 * epochs
+        watch.update(epochs)
+    assert watch.timing(4).epoch == pytest.approx(1.0, rel=0.02)
 
 
 def test_a_folder_is_free_after_a_tune_though_a_fork_of_its_process_lives_on(tmp_path, monkeypatch):

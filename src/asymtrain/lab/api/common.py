@@ -281,9 +281,9 @@ def named_spec(
 ) -> tuple[RunSpec, list[str]]:
     """`base_spec` of values, and lines that name the defaults, `others` included.
 
-    What has no name gets one, which holds until `scope` is closed. With `all_images` there are all of them, where a
-    scale would take a few, and the branches are not among the defaults. `recommended`: branches that nobody named are
-    those that the library recommends, of this strength.
+    What has no name gets one, which holds until `scope` is closed. With `all_images` a run has all of them, where a
+    scale would take a few or hold some out, and the branches are not among the defaults. `recommended`: branches that
+    nobody named are those that the library recommends, of this strength.
     """
     from torch import nn
 
@@ -301,7 +301,7 @@ def named_spec(
     arch = build if isinstance(build, str) else UNNAMED
     base = base_spec(arch, data, recipe=recipe, fields=fields, arch_options=build_options, data_options=data_options)
     if all_images:
-        base = replace(base, per_class=fields.get("per_class"))
+        base = replace(base, per_class=fields.get("per_class"), validation="none")
     dataset = load_for(base, data_root)
     recommended = recommended and recommends(fields, strength)
     named_fields = {"dataset", *fields, *(["alpha", "redundancy"] if all_images or recommended else [])}

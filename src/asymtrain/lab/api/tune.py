@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -95,6 +96,7 @@ def tune(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
+    begun = time.monotonic()
     from asymtrain.lab.api import common
 
     common.import_lab("tune")
@@ -119,7 +121,9 @@ def tune(
         )
         question, lines = make_question(base, candidates, minutes, run_fields, root, device)
         with progress_display([*opening, *lines], quiet=not progress) as display:
-            result = run_question(question, display, store=record, out=folder, data_root=root, device=device)
+            result = run_question(
+                question, display, store=record, out=folder, data_root=root, device=device, begun=begun
+            )
     listed = None if candidates is None else [candidate.fields() for candidate in question.candidates]
     command = common.call_text(
         "tune", base, {"minutes": minutes, "recipe": recipe} | run_fields, own, build_options=build_options,
@@ -146,17 +150,17 @@ def make_question(
     device: str | None,
 ) -> tuple[Question, list[str]]:
     """The question about a training, and lines that tell what was chosen for it."""
-    from asymtrain.lab.candidates import RECOMMENDED
     from asymtrain.lab.devices import fast_precision
-    from asymtrain.lab.tune import Question, as_candidates, default_of, without_equals
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import recommended_branches
+    from asymtrain.lab.tune import Question, as_candidates, without_equals
 
     lines = []
     if "precision" not in named_fields and (fast := fast_precision(device)) is not None and fast != base.precision:
         base = replace(base, precision=fast)
         lines.append(f"Precision {fast}, which this GPU has: give fp32 for float32.")
-    question = Question(base, as_candidates(candidates, RECOMMENDED), minutes, "learning_rate" in named_fields)
-    if candidates is None:
-        question = replace(question, candidates=as_candidates(None, default_of(base, data_root)))
+    default, _ = recommended_branches(base, load_for(base, data_root))
+    question = Question(base, as_candidates(candidates, default), minutes, "learning_rate" in named_fields)
     return without_equals(question, data_root), lines
 
 

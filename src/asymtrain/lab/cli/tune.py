@@ -1,6 +1,7 @@
 """`asymtrain tune`: do branches help this model?"""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class ModelOptions(RunOptions):
     ) -> "tuple[RunSpec, list[str]]":
         """The Asymmetric spec, and lines that tell what was not given, such as `others`.
 
-        All training images, where a scale would take a few.
+        All training images, where a scale would take a few and hold some out.
         """
         from asymtrain.lab.candidates import Candidate
         from asymtrain.lab.tune import EPOCHS
@@ -79,7 +80,7 @@ class ModelOptions(RunOptions):
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
-        spec = dataclasses.replace(spec, per_class=None)
+        spec = dataclasses.replace(spec, per_class=None, validation="none")
         named_fields = {*Candidate().fields(), *fields}
         (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
         return spec, opening
@@ -144,6 +145,7 @@ def tune(
 
     Called again, it continues where it stopped.
     """
+    begun = time.monotonic()
     with loading():
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import write_tuned
@@ -156,7 +158,8 @@ def tune(
     question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
     store = output.store_path
     with watch.opened(store), progress_display([*opening, *lines]) as display:
-        result = run_question(question, display, tracker=tracker, store=store, out=output.out, **effort.where())
+        where = {"store": store, "out": output.out, **effort.where()}
+        result = run_question(question, display, tracker=tracker, begun=begun, **where)
     if result.interrupted:  # first, as the page takes a second or two
         stderr().print(str(result))
     result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))

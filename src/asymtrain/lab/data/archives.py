@@ -11,8 +11,6 @@ import shutil
 import tarfile
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +79,9 @@ def unpack(archive: Archive, packed: Path, root: Path, files: Iterable[str]) -> 
 
 def _connect(archive: Archive, start: int = 0) -> http.client.HTTPResponse:
     """Ask for the archive, or for what follows its first `start` bytes."""
+    import urllib.error  # here: every command knows the archives, and few fetch one
+    import urllib.request
+
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)

@@ -13,8 +13,7 @@
 
     reference.py    one run in the simplest correct loop: stacks are tested against it
     stack.py        R runs at once; programs.py: its parts compiled, its step captured
-    modules.py      any module in the form of a backbone
-    tracing.py      a record of its forward, for the compiler
+    modules.py      any module in the form of a backbone; tracing.py: a record of its forward, for the compiler
     setup.py        what a run starts from; schedule.py: its steps, rates and alphas, and what is measured when
     plan.py         which specs share a stack, by which strategy, and how many fit
     training.py     plan, train, yield; checkpoint.py: a stack on disk

@@ -216,10 +216,14 @@ class _Loop:
         return read_logits(output)
 
     def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
-        """The factor that makes the auxiliary gradient as large as the main one, over parameters that both reach."""
+        """The factor that makes the auxiliary gradient as large as the main one, over parameters that both reach.
+
+        If one of them is zero or not finite, the factor stays as it was.
+        """
         both = [value for name, value in self.network.named_parameters() if name in self.reached]
         norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
-        return norms[0] / norms[1]
+        factor = norms[0] / norms[1] if norms[1] else math.inf
+        return factor if math.isfinite(factor) else self.scale
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser; returns the measured gradients if `measure`."""

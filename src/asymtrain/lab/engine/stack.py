@@ -311,7 +311,7 @@ class Stack:
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            # A Plain run that was measured at its neighbours' steps, or over the layers before their layers
+            # A Plain run that was measured at its neighbours' steps, or over the parameters before their layers
             elsewhere = isinstance(self.network, ModuleNetwork) and spec.redundancy == 0
             if spec.cosine_every != self.lead.cosine_every or elsewhere:
                 totals[r] = totals[r]._replace(main_norm=None)

@@ -40,6 +40,8 @@ POLL_SECONDS = 0.2
 MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
 LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
 PATIENCE = 8.0  # seconds for a connection
+# Variables that workers get from the driver: where the data, the sources and compiled code are.
+PASSED_ON = ("ASYMTRAIN_DATA", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this machine"
 
 
@@ -263,7 +265,7 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
 
 def _environment(device: torch.device) -> dict[str, str]:
     """Variables of the driver's environment that workers get."""
-    variables = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
+    variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     source = Path(__file__).resolve().parents[3]
     if "site-packages" not in source.parts:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), variables.get("PYTHONPATH")]))

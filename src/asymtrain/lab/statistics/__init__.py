@@ -26,11 +26,11 @@ from asymtrain.lab.statistics.effects import (
     size_word,
 )
 from asymtrain.lab.statistics.intervals import Interval, equivalence_p, t_interval, wilcoxon_p
-from asymtrain.lab.statistics.sequential import evidence, half_width, sequential_interval, values_to_decide
+from asymtrain.lab.statistics.sequential import half_width, sequential_interval, values_to_decide
 
 __all__ = [
     "FEWEST", "LEVEL", "VERDICTS", "Decision", "Interval", "Verdict", "bonferroni", "bootstrap_images",
     "bootstrap_seeds", "cohen_d_av", "cohen_d_z", "colour_of", "decide", "direction", "equivalence_p",
-    "evidence", "half_width", "holm", "is_within", "minimum_detectable_d", "minimum_detectable_improvement",
+    "half_width", "holm", "is_within", "minimum_detectable_d", "minimum_detectable_improvement",
     "sequential_interval", "size_word", "t_interval", "unpack_answers", "values_to_decide", "wilcoxon_p",
 ]  # fmt: skip

@@ -25,21 +25,12 @@ import math
 from collections.abc import Sequence
 
 from asymtrain.errors import UsageError
-from asymtrain.intervals import deviation, mean
+from asymtrain.intervals import deviation
 from asymtrain.lab.statistics.decisions import LEVEL
 from asymtrain.lab.statistics.intervals import ROUNDING
 
 SPREAD = 10.0
 LEAST = 3  # values of an interval
-
-
-def evidence(values: Sequence[float]) -> float:
-    """The likelihood ratio against "the mean is 0"; 1 / evidence is a p value at any stopping time, cut at 1."""
-    n, spread, centre = len(values), deviation(values), mean(values)
-    if spread is None or centre is None or spread <= ROUNDING:
-        return 1.0
-    square, v = n * (centre / spread) ** 2, 1 + n * SPREAD
-    return float(((n - 1 + square) / (n - 1 + square / v)) ** (n / 2) / math.sqrt(v))
 
 
 def half_width(n: int, level: float = LEVEL) -> float:

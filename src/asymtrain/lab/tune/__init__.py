@@ -15,9 +15,9 @@ from asymtrain.lab.tune.answer import Tuned, write_tuned
 from asymtrain.lab.tune.question import ALTERNATIVES, EPOCHS, MINUTES, Question, as_candidates
 from asymtrain.lab.tune.race import Pairs, Race, replay
 from asymtrain.lab.tune.rule import RULE, Plan, Ruling, Timing, judge, make_plan
-from asymtrain.lab.tune.running import default_of, run_tune, without_equals
+from asymtrain.lab.tune.running import run_tune, without_equals
 
 __all__ = [
     "ALTERNATIVES", "EPOCHS", "MINUTES", "RULE", "Pairs", "Plan", "Question", "Race", "Ruling", "Timing", "Tuned",
-    "as_candidates", "default_of", "judge", "make_plan", "replay", "run_tune", "without_equals", "write_tuned",
+    "as_candidates", "judge", "make_plan", "replay", "run_tune", "without_equals", "write_tuned",
 ]  # fmt: skip

@@ -93,44 +93,45 @@ class Tuned:
     @property
     def next_step(self) -> str:
         """What to do now."""
-        race, because = self.race, self.race.ruling.because
+        race, epochs, all_epochs = self.race, self.race.best.epochs, self.race.question.base.epochs
         if race.failure:
             return f"Next: {race.failure}."
-        if because == "not learnt":
+        if race.ruling.because == "not learnt":
             tried = "another learning rate" if race.question.rate_given else "more epochs or another recipe"
+            if epochs < all_epochs:
+                tried = f"at least twice the minutes, since runs had {epochs} of {all_epochs} epochs"
             return f"Next: the model itself does not learn yet. Try {tried}, and check that labels and data fit."
-        if self.verdict == "helps" and race.best.epochs == race.question.base.epochs:
-            return "Next: attach them by the code."
         words = []
         if self.verdict in ("helps", "likely helps"):
-            words.append(
-                "attach them by the code if you must decide now" if race.is_open else "attach them by the code"
-            )
+            words.append(f"attach them by the code{' if you must decide now' if race.is_open else ''}")
         elif not race.is_open:
             words.append("train without branches")
         if (minutes := self.minutes_needed) is not None:
             more = f"about {counted(minutes, 'more minute')} would decide, if pairs go on to vary as they do"
-            words.append(f"{more}: give the same command again with --minutes {minutes}")
+            words.append(f"{more}: call it again with that time, and it continues")
         elif race.is_open:
             why = "" if race.plan is None or race.best.n < 2 else " (the difference is too small for pairs to decide)"
-            words.append(f"give more --minutes, which continues{why}")
-        elif race.best.epochs < race.question.base.epochs:
-            words.append("with more --minutes each run may be longer, and the pairs begin anew")
-        return f"Next: {'; '.join(words)}." if words else ""
+            words.append(f"call it again with more minutes, and it continues{why}")
+        elif epochs < all_epochs and self.verdict != "hurts":
+            words.append("with more minutes each run may be longer, and the pairs begin anew")
+        return f"Next: {'; '.join(words)}."
 
     @property
     def minutes_needed(self) -> int | None:
         """How many more minutes would decide, by the mean and the variance so far; None if that is unknown."""
-        race, pairs = self.race, self.race.best
-        if not race.is_open or self.timing is None or race.plan is None:
+        pairs, plan, timing = self.race.best, self.race.plan, self.timing
+        if not self.race.is_open or timing is None or plan is None:
             return None
-        needed = pairs_needed(pairs.differences) if pairs.epochs == race.plan.epochs else RULE.pairs
+        all_epochs = self.race.question.base.epochs
+        needed = pairs_needed(pairs.differences) if pairs.epochs == plan.epochs else RULE.pairs
         if needed is None and pairs.n < 2:
             needed = RULE.pairs
         if needed is None:
             return None
-        more = max(1, needed - (pairs.n if pairs.epochs == race.plan.epochs else 0))
-        return math.ceil(more * 2 * race.plan.epochs * self.timing.epoch / RULE.used / 60)
+        more, epochs = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0)), plan.epochs
+        if 2 * epochs <= all_epochs:  # too short to settle it: in so many minutes longer ones begin anew
+            more, epochs = max(needed, RULE.pairs), all_epochs
+        return math.ceil((2 * more * epochs * timing.epoch / RULE.used + timing.start) / 60)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -139,7 +140,7 @@ class Tuned:
             "question": race.question.to_dict(),
             "rule": asdict(RULE),
             "measured": None if self.timing is None else asdict(self.timing),
-            "plan": None if race.plan is None else race.plan.to_dict(),
+            "plan": None if race.plan is None else asdict(race.plan),
             "verdict": ruling.verdict,
             "because": ruling.because,
             "reason": ruling.reason,
@@ -213,7 +214,8 @@ def _race_words(race: Race) -> str:
     words = f"Of {others}, {race.winner.label} was best in short pairs"
     if race.ahead is None or not race.ahead.n:
         over = f"{race.rungs[-1][0].points:+.1f} points over the default"
-        return f"{words} ({over}), not confirmed: take it if you must choose without more minutes."
+        take = ": take it if you must choose without more minutes"
+        return f"{words} ({over}), not confirmed{take if race.ruling.verdict in ('helps', 'likely helps') else ''}."
     ends = f"{_interval_words(race.ahead)}{counted(race.ahead.n, 'fresh seed')}"
     return f"{words}; against the default {race.ahead.points:+.1f} points ({ends})."
 
@@ -331,11 +333,10 @@ def removal_table(removal: Removal) -> Table:
 def tune_figures(result: Tuned) -> list[Figure]:
     """The figures, the pairs first."""
     figures = [_curves(result)] if result.pairs.n else []
-    rungs = [pairs for rung in result.race.rungs[-1:] for pairs in rung if pairs.n]
-    if not rungs:
+    rungs, bars = result.race.rungs, []
+    if len(rungs) < 2 or not rungs[-1][0].n:  # of a single rung the folded table says enough
         return figures
-    bars = []
-    for pairs in rungs:
+    for pairs in rungs[-1]:
         low, high = pairs.interval or (None, None)
         bars.append(Bar(pairs.candidate.label, pairs.points, low, high, pairs.differences))
     panel = Bars("", "over the default (points)", "asymmetric", tuple(bars), written=POINTS)

@@ -2,9 +2,9 @@
 
     timing    the default and the baseline, two epochs                  what an epoch takes
     rates     the baseline with its learning rate, a third, a tenth     only where it does not learn
-    pairs     the default and the baseline, seed by seed                until decided, eight at most
+    pairs     the default and the baseline, seed by seed                until decided, or there are eight
     race      alternatives against the default, short pairs             each rung adds a seed and keeps the better half
-    fresh     the winner, the default and the baseline, fresh seeds     until decided, eight at most
+    fresh     the winner, the default and the baseline, fresh seeds     until decided, or there are eight
     more      further pairs of the default, while it is open            where there is no time for a race, or after it
 
 What comes next follows from the plan and the runs alone: after a kill the same call goes on.
@@ -12,7 +12,7 @@ What comes next follows from the plan and the runs alone: after a kill the same 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -24,7 +24,6 @@ from asymtrain.lab.tune.question import FRESH_SEED, PAIR_SEED, RACE_SEED, Questi
 from asymtrain.lab.tune.rule import RULE, Plan, Ruling, judge, kept_of
 
 Stage = Literal["timing", "rates", "pairs", "race", "fresh", "more", "end"]
-MOST = 1000  # pairs
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Pairs:
     seeds: tuple[int, ...] = ()
     before: tuple[float, ...] = ()  # accuracy
     after: tuple[float, ...] = ()
-    not_learnt: int = 0  # of `before`: diverged, or at chance
+    not_learnt: int = 0  # pairs of which both diverged or stayed at chance
     runs: tuple[Run, ...] = ()
 
     @property
@@ -83,7 +82,6 @@ class Race:
     rate: float | None = None  # the learning rate that was chosen, where the baseline did not learn with that asked for
     rates: Mapping[float, float] = field(default_factory=dict)  # accuracy of the baseline by those that were tried
     failure: str = ""  # why a run cannot be trained
-    out_of_time: bool = False
 
     @property
     def base(self) -> RunSpec:
@@ -127,40 +125,49 @@ def replay(
     runs: Mapping[str, Run],
     largest: tuple[float, float] = (0.0, 0.0),
     *,
-    racing: bool = True,
+    rungs: int = RULE.rungs,
     batch: int = 1,
 ) -> Race:
     """Go through the parts as far as these runs (by spec id) reach.
 
-    `largest` are the shares of the largest class among the training and the test images. Without `racing` the time
-    holds no race. `batch` pairs train at a time.
+    `largest` are the shares of the largest class among the training and the test images. The time holds so many
+    `rungs` of the race. `batch` pairs train at a time.
     """
 
-    def compare(specs: Iterable[tuple[RunSpec, RunSpec]], candidate: Candidate, epochs: int) -> Pairs:
-        return compare_pairs([pair for pair in specs if all(spec.id in runs for spec in pair)], runs, candidate, epochs,
-                             largest)  # fmt: skip
+    def compare(specs: Iterable[Sequence[RunSpec]], candidate: Candidate, epochs: int) -> Pairs:
+        there = [both for both in specs if all(spec.id in runs for spec in both)]
+        return compare_pairs(there, runs, candidate, epochs, largest)
 
     original, rate = question, None
 
     def not_run(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
         return tuple(spec for spec in dict.fromkeys(specs) if spec.id not in runs)
 
-    short = timing_specs(question, RULE.pairs)
+    short = timing_specs(question)
     timed = compare(short, question.default, short[0][0].epochs)
+    timed = replace(timed, not_learnt=0)  # so few epochs are no verdict on the model
     if plan is None:
         return Race(question, plan, "timing", not_run(spec for pair in short[:batch] for spec in pair), timed)
 
-    def next_pairs(n: int, specs_of: Callable[[int], Sequence[RunSpec]], most: int) -> tuple[RunSpec, ...]:
-        """The rest of the batch that was begun, or another one."""
-        return not_run(spec for i in range(min(most, batch * (n // batch + 1))) for spec in specs_of(i))
+    def finished(specs_of: Callable[[int], list[RunSpec]]) -> list[list[RunSpec]]:
+        """What is compared, seed by seed, as far as all its runs are there; of a batch any may come first."""
+        rows, i = list[list[RunSpec]](), 0
+        while i < len(rows) + RULE.pairs:
+            specs, i = specs_of(i), i + 1
+            rows += [specs] if all(spec.id in runs for spec in specs) else []
+        return rows
 
-    def pair(i: int) -> tuple[RunSpec, RunSpec]:
-        seed = PAIR_SEED + i
-        return tuple(question.spec(one, plan.epochs, seed) for one in (None, question.default))  # type: ignore[return-value]
+    def next_batch(n: int, specs_of: Callable[[int], list[RunSpec]]) -> tuple[RunSpec, ...]:
+        """Those that were begun come first."""
+        return not_run(spec for i in range(n + batch) for spec in specs_of(i))
 
-    first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
+    def pair(i: int) -> list[RunSpec]:
+        return [question.spec(one, plan.epochs, PAIR_SEED + i) for one in (None, question.default)]
+
+    first = compare(finished(pair), question.default, plan.epochs)
     rates: dict[float, float] = {}
-    if not question.rate_given and 2 * (first.not_learnt if first.n else timed.not_learnt) > (first.n or timed.n):
+    baselines = (first if first.n else timed).runs[::2]
+    if not question.rate_given and 2 * sum(has_learnt(run, largest[1]) for run in baselines) < len(baselines):
         # A rate that failed in the pairs themselves is not tried again.
         tried = {share * question.base.learning_rate: share for share in RULE.rates[1 if first.n else 0 :]}
         specs = {rate: question.race_spec(None, plan.short, RACE_SEED, learning_rate=rate) for rate in tried}
@@ -171,7 +178,7 @@ def replay(
         best = max(rates, key=lambda rate: rates[rate])
         if rates[best] > limit:
             question, rate = question.with_rate(best), best
-            first = compare(map(pair, range(RULE.most_pairs)), question.default, plan.epochs)
+            first = compare(finished(pair), question.default, plan.epochs)
 
     def at_stage(stage: Stage, missing: tuple[RunSpec, ...], **values: Any) -> Race:
         return Race(original, plan, stage, missing, first if first.n else timed, rate=rate, rates=rates, **values)
@@ -181,39 +188,38 @@ def replay(
     if ruling.because == "not learnt" and first.n >= min(batch, RULE.pairs):
         return at_stage("end", ())
     if not is_done and first.n < RULE.most_pairs:
-        return at_stage("pairs", next_pairs(first.n, pair, RULE.most_pairs))
-    rungs: list[tuple[Pairs, ...]] = []
+        return at_stage("pairs", next_batch(first.n, pair))
+    raced: list[tuple[Pairs, ...]] = []
     alternatives, winner = question.candidates[1:], None
-    for rung in range(RULE.rungs if racing and alternatives else 0):
+    for rung in range(rungs if alternatives else 0):
         seeds = range(RACE_SEED, RACE_SEED + rung + 1)
         of = {
-            one: [
-                tuple(question.race_spec(side, plan.short, seed) for side in (question.default, one)) for seed in seeds
-            ]
+            one: [[question.race_spec(side, plan.short, seed) for side in (question.default, one)] for seed in seeds]
             for one in alternatives
         }
-        compared = [compare(specs, one, plan.short) for one, specs in of.items()]  # type: ignore[arg-type]
+        compared = [compare(specs, one, plan.short) for one, specs in of.items()]
         compared.sort(key=lambda pairs: (-round(pairs.points, 9), pairs.candidate.cost))
-        rungs.append(tuple(compared))
+        raced.append(tuple(compared))
         if missing := not_run(spec for specs in of.values() for both in specs for spec in both):
-            return at_stage("race", missing, rungs=tuple(rungs))
+            return at_stage("race", missing, rungs=tuple(raced))
         alternatives = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
         winner = alternatives[0] if compared[0].points > 0 else None
-    raced: dict[str, Any] = {"rungs": tuple(rungs), "winner": winner}
+    parts: dict[str, Any] = {"rungs": tuple(raced), "winner": winner}
     if winner is not None:
-        trios = [[question.spec(one, plan.epochs, FRESH_SEED + i) for one in (None, question.default, winner)]
-                 for i in range(RULE.most_pairs)]  # fmt: skip
-        second = compare([(trio[0], trio[2]) for trio in trios], winner, plan.epochs)
-        ahead = compare([(trio[1], trio[2]) for trio in trios], winner, plan.epochs)
-        raced |= {"second": second, "ahead": ahead}
+
+        def trio(i: int) -> list[RunSpec]:
+            return [question.spec(one, plan.epochs, FRESH_SEED + i) for one in (None, question.default, winner)]
+
+        trios = finished(trio)
+        second = compare([[plain, best] for plain, _, best in trios], winner, plan.epochs)
+        ahead = compare([[default, best] for _, default, best in trios], winner, plan.epochs)
+        parts |= {"second": second, "ahead": ahead}
         settled = is_decided(second) and is_decided(ahead)
         if not settled and ahead.n < RULE.most_pairs:
-            return at_stage("fresh", next_pairs(ahead.n, trios.__getitem__, RULE.most_pairs), **raced)
+            return at_stage("fresh", next_batch(ahead.n, trio), **parts)
     if not is_done and plan.pairs is not None:
-        first = compare(map(pair, range(MOST)), question.default, plan.epochs)
-        if not is_decided(first) and first.n < MOST:
-            return at_stage("more", next_pairs(first.n, pair, MOST), **raced)
-    return at_stage("end", (), **raced)
+        return at_stage("more", next_batch(first.n, pair), **parts)
+    return at_stage("end", (), **parts)
 
 
 def is_decided(pairs: Pairs) -> bool:
@@ -221,27 +227,25 @@ def is_decided(pairs: Pairs) -> bool:
     return judge(pairs.differences, 0, pairs.epochs, pairs.epochs).is_settled
 
 
-def timing_specs(question: Question, batch: int) -> list[tuple[RunSpec, RunSpec]]:
-    """Pairs for as few epochs as show what one takes; as many as will train at a time, for which all is compiled."""
+def timing_specs(question: Question) -> list[list[RunSpec]]:
+    """Pairs for as few epochs as show what one takes; as many as may train at a time, for which all is compiled."""
     epochs = min(RULE.timing_epochs, question.base.epochs)
-    return [
-        (question.spec(None, epochs, RACE_SEED + i), question.spec(question.default, epochs, RACE_SEED + i))
-        for i in range(batch)
-    ]
+    sides = (None, question.default)
+    return [[question.spec(side, epochs, RACE_SEED + i) for side in sides] for i in range(RULE.pairs)]
 
 
 def compare_pairs(
-    specs: Sequence[tuple[RunSpec, RunSpec]],
+    specs: Sequence[Sequence[RunSpec]],
     runs: Mapping[str, Run],
     candidate: Candidate,
     epochs: int,
     largest: tuple[float, float],
 ) -> Pairs:
     """Finished runs side by side, after the last epoch."""
-    both = [(runs[before.id], runs[after.id]) for before, after in specs]
+    both = [[runs[spec.id] for spec in pair] for pair in specs]
     share = [largest[spec.test != "never"] for spec, _ in specs]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
-    bad = sum(not has_learnt(pair[0], of) for pair, of in zip(both, share, strict=True))
+    bad = sum(not any(has_learnt(run, of) for run in pair) for pair, of in zip(both, share, strict=True))
     all_runs = tuple(run for pair in both for run in pair)
     return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, all_runs)
 

@@ -1,15 +1,15 @@
 """What pairs say, and what fits into the time: every threshold is in `RULE`. Numbers in, a verdict or a plan out."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from asymtrain.intervals import deviation
 from asymtrain.lab.statistics import Verdict, decide, sequential_interval, values_to_decide
 from asymtrain.lab.statistics.sequential import LEAST
 
-Because = Literal["gain", "no gain", "wide", "few pairs", "no spread", "not learnt", "short", "time", "failed"]
+Because = Literal["gain", "no gain", "wide", "few pairs", "no spread", "not learnt", "short", "failed"]
 SETTLED: tuple[Verdict, ...] = ("helps", "hurts", "no meaningful difference")
 
 
@@ -21,7 +21,7 @@ class Rule:
     used: float = 0.9  # of the time left after the timing, that the pairs are planned to take
     pairs: int = 4  # are to fit; from three on there is an interval
     least_part: float = 0.1  # of the epochs asked about; before pairs get shorter than this, there are fewer of them
-    most_pairs: int = 8  # of an open question before the alternatives race
+    most_pairs: int = 8  # of an open question before the alternatives race; so many must be equal to settle it
     short: int = 3  # a pair of the race has this part of the epochs
     rungs: int = 3  # of the race; each adds a seed, and keeps the better half
     rates: tuple[float, ...] = (1.0, 1 / 3, 0.1)  # of the learning rate, where the baseline does not learn with it
@@ -50,8 +50,9 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     """What pairs say: differences to the baseline in points, of runs of so many epochs; `all_epochs` are those of the
     user.
 
-    `not_learnt` counts baselines at chance or diverged. One can look after every pair (`statistics.sequential`). What
-    settles nothing still says `likely helps` where the mean is above 0: docs/tune.md has the score of that advice.
+    `not_learnt` counts pairs of which both are at chance or diverged. One can look after every pair
+    (`statistics.sequential`). What settles nothing still says `likely helps` where the mean is above 0: docs/tune.md
+    has the score of that advice.
     """
     n = len(differences)
     if not n:
@@ -59,7 +60,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     if 2 * not_learnt > n:
         return Ruling(
             "inconclusive", "not learnt",
-            f"the baseline diverged or stayed at chance in {not_learnt} of {n} pairs",
+            f"with branches and without, runs diverged or stayed at chance in {not_learnt} of {n} pairs",
         )  # fmt: skip
     points, ends = math.fsum(differences) / n, sequential_interval(differences)
     likely: Verdict = "likely helps" if points > 0 else "inconclusive"
@@ -70,6 +71,8 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
         return Ruling(likely, "wide", f"{n} pairs have no finite interval")
     if ends is None and points:
         return Ruling(likely, "no spread", "every pair had the same difference, without a spread to judge it by")
+    if ends is None and n < RULE.most_pairs:
+        return Ruling("inconclusive", "no spread", "every pair had the same accuracy with branches and without so far")
     verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin).verdict
     if verdict in ("helps", "hurts") and epochs < RULE.least_share * all_epochs:
         short: Verdict = "likely helps" if verdict == "helps" else "likely hurts"
@@ -81,14 +84,17 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     if verdict == "no meaningful difference":
         return Ruling(verdict, "no gain", f"the whole interval lies within {RULE.margin:g} point of 0")
     if ends[1] < RULE.margin:
-        return Ruling("likely hurts", "no gain", f"the interval holds 0 and excludes a gain of {RULE.margin:g} point")
-    return Ruling(likely, "wide", "the interval holds 0")
+        return Ruling(
+            "likely hurts", "no gain", f"the interval contains 0 and excludes a gain of {RULE.margin:g} point"
+        )
+    return Ruling(likely, "wide", "the interval contains 0")
 
 
 def pairs_needed(differences: Sequence[float]) -> int | None:
     """How many pairs would decide in all, if later ones vary like these; None if that is unknown."""
-    spread = deviation(differences)
-    if not spread:
+    if len(differences) > 1 and not any(differences):
+        return RULE.most_pairs
+    if not (spread := deviation(differences)):
         return None
     return values_to_decide(math.fsum(differences) / len(differences), spread, RULE.margin)
 
@@ -108,13 +114,6 @@ class Plan:
     epochs: int
     pairs: int | None = None  # None where there is no limit
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
-        return cls(**values)
-
     @property
     def short(self) -> int:
         """Epochs of a pair of the race."""
@@ -131,13 +130,13 @@ def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
     return Plan(length, math.floor(room / length))
 
 
-def race_epochs(alternatives: int, plan: Plan, *, confirmed: bool) -> int:
-    """Epochs of all runs of a race, and of the first pairs on fresh seeds where its winner is to be confirmed."""
+def race_epochs(alternatives: int, plan: Plan) -> int:
+    """Epochs of all runs of a race, and of the first pairs on fresh seeds that confirm its winner."""
     counts, remaining = [], alternatives
     for _ in range(RULE.rungs):
         counts.append(remaining + 1)
         remaining = kept_of(remaining)
-    return sum(counts) * plan.short + (3 * RULE.pairs * plan.epochs if confirmed else 0)
+    return sum(counts) * plan.short + 3 * RULE.pairs * plan.epochs
 
 
 def kept_of(count: int) -> int:

@@ -5,14 +5,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
+from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import failure_reasons, stored_runs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-LEAST_LEFT = 0.02  # of the minutes: with less nothing begins
+ENDING = 0.02  # of the minutes, for the answer and its page
 
 
 @dataclass
@@ -45,13 +45,17 @@ class Stopwatch:
         if epochs > (self.reports[-1][1] if self.reports else 0):
             self.reports.append((self.clock(), epochs))
 
-    def timing(self) -> Timing | None:
-        """From the first report to the last; what came before the first is the start. None without any report."""
+    def timing(self, runs: int) -> Timing | None:
+        """From the end of the first epoch of all these runs to the last report; None without any report.
+
+        What came before that epoch is the start.
+        """
         if not self.reports:
             return None
-        (first, before), (last, after) = self.reports[0], self.reports[-1]
+        last, after = self.reports[-1]
+        first, before = next((report for report in self.reports if report[1] >= runs), (last, after))
         if after == before:
-            return Timing((first - self.start) / before, 0.0)  # the start is in it
+            return Timing((last - self.start) / after, 0.0)  # the start is in it
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch))
 
@@ -65,9 +69,12 @@ def run_tune(
     progress: "Callable[[Progress], None]" = lambda state: None,
     on_stage: Callable[[str], None] = lambda words: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
+    begun: float | None = None,
     **options: Any,
 ) -> Tuned:
-    """Answer a question, as far as its minutes reach from now on, or all of it where it has no limit.
+    """Answer a question, as far as its minutes reach, or all of it where it has no limit.
+
+    The minutes are counted from `begun`, a time of `time.monotonic`: from now on where it is not given.
 
     With `out` the plan is in its tune.json as soon as it is made, and a call with the same question follows it.
     `progress` is called with the time left of all of it, `on_stage` with what begins, and `on_run` with each run, how
@@ -78,6 +85,7 @@ def run_tune(
     from asymtrain.lab.devices import default_device
     from asymtrain.lab.machine import cores
 
+    begun = time.monotonic() if begun is None else begun
     dataset = check_data(question, data_root)
     if out is not None:
         read_plan(out, question)  # refuses another question before anything is written
@@ -87,17 +95,17 @@ def run_tune(
     # A GPU trains several pairs at a time, always as many: each number would be compiled anew.
     batch = RULE.pairs if here == "cuda" else max(1, min(RULE.pairs, cores() // 2))
     with _alone_in(out):
-        work = _Work(question, dataset, batch, progress, on_stage, on_run, {"store": store, "data_root": data_root})
+        where = {"store": store, "data_root": data_root}
+        work = _Work(question, dataset, batch, begun, progress, on_stage, on_run, where)
         interrupted = False
         try:
-            with executors.Workers() as workers:
+            with suppress(_TimeIsOver), executors.Workers() as workers:
                 work.where |= {**options, "workers": workers}
                 work.go_on(out)
         except KeyboardInterrupt:
             interrupted = True
         race = replace(work.race, failure=_failure(store, work.race.missing, work.note))
-        late = bool(race.missing) and not interrupted and not race.failure and question.minutes is not None
-        result = describe(replace(race, out_of_time=late), work.timing, work.runs, dataset, check=not interrupted)
+        result = describe(race, work.timing, work.runs, dataset, check=not interrupted)
         return replace(result, interrupted=interrupted)
 
 
@@ -127,6 +135,10 @@ def _alone_in(out: Path | None) -> Iterator[None]:
         os.close(folder)
 
 
+class _TimeIsOver(BaseException):
+    """Ends a training in the middle of a long epoch; it is no `Exception`, which a stack takes for its own failure."""
+
+
 @dataclass
 class _Work:
     """The runs of a question, trained until it is answered or its time is over."""
@@ -134,6 +146,7 @@ class _Work:
     question: Question
     dataset: "Dataset"
     batch: int
+    begun: float
     progress: "Callable[[Progress], None]"
     on_stage: Callable[[str], None]
     on_run: Callable[[Run, int, int], None]
@@ -145,9 +158,9 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
-        self.deadline = time.monotonic() + self.limit
+        self.deadline = self.begun + (1 - ENDING) * self.limit
         self.largest = self.dataset.train.largest_class, self.dataset.test.largest_class
-        self.racing = True
+        self.rungs = RULE.rungs
 
     @property
     def seconds_left(self) -> float:
@@ -155,50 +168,84 @@ class _Work:
 
     @property
     def race(self) -> Race:
-        return replay(self.question, self.plan, self.runs, self.largest, racing=self.racing, batch=self.batch)
+        return replay(self.question, self.plan, self.runs, self.largest, rungs=self.rungs, batch=self.batch)
 
     def go_on(self, out: Path | None) -> None:
         """Train until nothing is missing, time is over, or a stage brought no run."""
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
-            timed = timing_specs(self.question, RULE.pairs)
-            self.runs |= _read_runs(self.where["store"], [spec for both in timed for spec in both])
-        planned = self.plan is not None
+            timed = [spec for pair in timing_specs(self.question) for spec in pair]
+            self.runs |= _read_runs(self.where["store"], timed)
         if self.plan is None and self.question.minutes is None:
-            self.plan = Plan(self.question.base.epochs)
-        tried_ids, begun, race = set[str](), "", self.race
-        while specs := [spec for spec in race.missing if spec.id not in tried_ids]:
-            tried_ids.update(spec.id for spec in specs)
-            if race.stage == "race" and self.racing and not race.rungs[0][0].n and not self._holds_race():
-                self.racing = False
-                race = self.race
+            self._follow(Plan(self.question.base.epochs), out)
+        tried_ids, stage = set[str](), ""
+        while True:
+            race = self.race
+            if stored := _read_runs(self.where["store"], race.missing):
+                self.runs |= stored
                 continue
-            self.runs |= _read_runs(self.where["store"], specs)
-            if any(spec.id not in self.runs for spec in specs):
-                if self.seconds_left <= LEAST_LEFT * self.limit < math.inf:
+            if race.stage == "race" and not self._holds_rung(race):
+                self.rungs = len(race.rungs) - 1
+                continue
+            specs = self._fitting([spec for spec in race.missing if spec.id not in tried_ids], race)
+            if specs:
+                if self.seconds_left <= 0:
                     return
-                if race.stage != begun:
+                if race.stage != stage:
                     self.on_stage(stage_words(race))
-                begun = race.stage
-                watch = self.train([spec for spec in specs if spec.id not in self.runs], race)
-                self.timing = watch.timing() if self.plan is None else self.timing
+                stage = race.stage
+                tried_ids.update(spec.id for spec in specs)
+                watch = self.train(specs, race)
+                self.runs |= _read_runs(self.where["store"], specs)  # a stack may have ended with more than decided it
+                self.timing = watch.timing(len(specs)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
                     return
-                self.plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
-                self.on_stage(plan_words(self.question, self.plan, self.timing))
-                begun = ""
-            if out is not None and not planned:
-                write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
-            planned, race = True, self.race
+                plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
+                self._follow(plan, out)
+                self.on_stage(plan_words(self.question, plan, self.timing))
+            elif not specs:
+                return
 
-    def _holds_race(self) -> bool:
-        """Does the time hold a race, and where the default is still open the first pairs of its confirmation?"""
-        if self.timing is None or self.plan is None or self.seconds_left == math.inf:
+    def _follow(self, plan: Plan, out: Path | None) -> None:
+        """Keep a plan, also for the next call."""
+        self.plan = plan
+        if out is not None:
+            write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
+
+    def _holds_rung(self, race: Race) -> bool:
+        """Does the time hold the next rung of the race?
+
+        A race whose winner is to decide what the default did not begins where all of it fits, and its confirmation.
+        """
+        if self.timing is None or self.plan is None:
             return True
-        others, is_open = len(self.question.candidates) - 1, self.race.is_open
-        return race_epochs(others, self.plan, confirmed=is_open) * self.timing.epoch < self.seconds_left
+        if race.is_open and len(race.rungs) == 1:
+            epochs = race_epochs(len(self.question.candidates) - 1, self.plan)
+            return epochs * self.timing.epoch + RULE.rungs * self.timing.start <= self.seconds_left
+        return self._seconds(race.missing, self.plan.short) <= self.seconds_left
+
+    def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
+        """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all.
+
+        Where none fits, an open question begins with as many epochs as do: another call goes on with them.
+        """
+        if race.stage not in ("pairs", "fresh", "more"):
+            return specs
+        seeds = list(dict.fromkeys(spec.seed for spec in specs))
+        for count in range(len(seeds), 0, -1):
+            part = [spec for spec in specs if spec.seed in seeds[:count]]
+            if self._seconds(part, part[0].epochs) <= self.seconds_left:
+                return part
+        return specs if race.is_open and self._seconds(specs, 1) <= self.seconds_left else []
+
+    def _seconds(self, specs: Sequence[RunSpec], epochs: int) -> float:
+        """What so many epochs of runs will take. A stack of another size than that of the pairs is compiled anew."""
+        if self.timing is None:
+            return 0.0
+        start = 0.0 if len(specs) == 2 * self.batch else self.timing.start
+        return start + self.timing.epoch * epochs * len(specs)
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
@@ -207,6 +254,8 @@ class _Work:
         watch = Stopwatch()
 
         def update(state: "Progress") -> None:
+            if self.seconds_left < -ENDING * self.limit:  # the training itself would go on to the end of its epoch
+                raise _TimeIsOver
             self.note = state.note or self.note
             watch.update(state.epochs_here)
             self.progress(
@@ -221,20 +270,6 @@ class _Work:
                 if race.stage in ("pairs", "fresh", "more") and self.race.stage != race.stage:
                     break
         return watch
-
-
-def default_of(base: RunSpec, data_root: Path | None = None) -> Candidate:
-    """The recommended configuration for a model: a weaker one where branches read convolutions."""
-    from torch.nn import Conv1d, Conv2d, Conv3d
-
-    from asymtrain.lab.engine import load_for
-    from asymtrain.lab.engine.setup import build_module, build_network
-
-    dataset = load_for(base, data_root)
-    points, module = build_network(base, dataset).points, build_module(base, dataset)
-    layers = [part for point in points for part in module.get_submodule(point).modules()]
-    wide = any(max(part.kernel_size) > 1 for part in layers if isinstance(part, Conv1d | Conv2d | Conv3d))
-    return RECOMMENDED_ON_CONVOLUTIONS if wide else RECOMMENDED
 
 
 def without_equals(question: Question, data_root: Path | None = None) -> Question:
@@ -279,7 +314,7 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         document = json.loads((out / JSON).read_bytes())
         question_fields, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
-        plan = Plan.from_dict(planned) if planned else None
+        plan = Plan(**planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
         here, there = ours["base"], question_fields["base"]
         # In the order of a spec: what was typed comes before what follows from it.
@@ -296,10 +331,9 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         words = differing[0].replace("_", " ")
         raise UsageError(f"{out} holds a tune that differs in {words}: give another folder with --out")
     if plan is not None and question.minutes != minutes:
-        epochs = question.base.epochs
-        longer = Plan(epochs)
+        longer = Plan(question.base.epochs)
         if question.minutes is not None and timing is not None:
-            longer = make_plan(timing, 60 * question.minutes, epochs)
+            longer = make_plan(timing, 60 * question.minutes, longer.epochs)
         plan = longer if longer.epochs >= 2 * plan.epochs else plan
     return timing, plan
 

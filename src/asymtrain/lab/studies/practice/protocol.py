@@ -301,7 +301,7 @@ BLOCKS: Mapping[str, Block] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the settings that a task compares: its layer in the tables, and the fields that make it."""
+    """One of the settings that a task compares: its row in the tables, and the fields that make it."""
 
     name: str
     label: str
@@ -346,11 +346,12 @@ def at_alpha(name: str, alpha: float) -> Candidate:
 
 def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
     """Of each configuration, what may be better than its best alpha at all layers and constant."""
-    return [
-        arm_of(name, dataclasses.replace(candidate, **change))
-        for name, candidate in best.items()
-        for change in VARIATIONS.values()
-    ]
+    return [arm for name, candidate in best.items() for arm in _variations(name, candidate)]
+
+
+@lru_cache
+def _variations(name: str, candidate: Candidate) -> tuple[Arm, ...]:
+    return tuple(arm_of(name, dataclasses.replace(candidate, **change)) for change in VARIATIONS.values())
 
 
 def plain_trials(task: Task) -> list[Arm]:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
@@ -43,7 +44,7 @@ class ArmTrial:
     def mean(self) -> float:
         return math.fsum(self.accuracies) / len(self.accuracies)
 
-    @property
+    @cached_property
     def candidate(self) -> Candidate | None:
         fields = self.arm.fields
         return Candidate(**{name: fields[name] for name in Candidate().fields()}) if fields["redundancy"] else None
