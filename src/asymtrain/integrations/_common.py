@@ -182,7 +182,7 @@ def part_of(module: nn.Module, name: str = "") -> nn.Module:
 
 def _bare(module: nn.Module) -> nn.Module:
     while isinstance(module, nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
-        module = getattr(module, "_orig_mod", None) or module.module
+        module = getattr(module, "_orig_mod", None) or module.module  # type: ignore[assignment]
     return module
 
 
