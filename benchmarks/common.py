@@ -266,8 +266,8 @@ class _ProductElements(TorchDispatchMode):
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    found, _ = torch.utils._pytree.tree_flatten(tree)
-    return [item for item in found if isinstance(item, Tensor)]
+    leaves, _ = torch.utils._pytree.tree_flatten(tree)
+    return [item for item in leaves if isinstance(item, Tensor)]
 
 
 def device_name(device: torch.device) -> str:

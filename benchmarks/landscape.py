@@ -81,8 +81,8 @@ def main() -> None:
     for arch in () if chosen.tf32 else chosen.arch:
         row = measure(arch, device, chosen.sample, chosen.classes, peer, chosen.rounds)
         rows.append({"arch": arch, **machine, **row})
-        shown = f"{row['peer']:9.3f} {row['peer'] / row['ours']:6.1f}x" if row["peer"] else f"{'-':>9} {'-':>7}"
-        print(f"{arch:4} {row['ours']:9.3f} {shown} {row['difference']:19.2e} {row['share']:13.1e}", flush=True)
+        of_peer = f"{row['peer']:9.3f} {row['peer'] / row['ours']:6.1f}x" if row["peer"] else f"{'-':>9} {'-':>7}"
+        print(f"{arch:4} {row['ours']:9.3f} {of_peer} {row['difference']:19.2e} {row['share']:13.1e}", flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=1))
 
@@ -121,15 +121,15 @@ def compare_precisions(arch: str, device: torch.device, sample: int, classes: in
             along = plane(model, images, main_score(targets), center, directions, tf32=tf32)
             return evaluate(along, points, points_that_fit(along))
 
-        found, best = {}, {"fp32": math.inf, "tf32": math.inf}
+        surfaces, best = {}, {"fp32": math.inf, "tf32": math.inf}
         for precision in best:
             surface(precision, (grid[0][:3], grid[1]))  # libraries start up, kernels are compiled
         for _ in range(rounds):
             for precision in best:
                 start = time.perf_counter()
-                found[precision] = surface(precision)  # ends with a copy to the host, so the device is done
+                surfaces[precision] = surface(precision)  # ends with a copy to the host, so the device is done
                 best[precision] = min(best[precision], time.perf_counter() - start)
-        full, rough = (found[precision] - found[precision].mean() for precision in best)
+        full, rough = (surfaces[precision] - surfaces[precision].mean() for precision in best)
         share = float(np.abs(rough - full).max() / full.std())
         yield {"directions": name, **best, "share": share, "sample": sample, "steps": steps}
 
@@ -173,7 +173,7 @@ def measure(arch: str, device: torch.device, sample: int, classes: int, peer, ro
 
 def corner_models(model, center, directions):  # type: ignore[no-untyped-def]
     """The plane's origin and its two ends, as the package wants them: at -EXTENT, and 2 EXTENT further on."""
-    found = []
+    models = []
     for a, b in ((-1, -1), (1, -1), (-1, 1)):
         one = copy.deepcopy(model)
         with torch.no_grad():
@@ -183,8 +183,8 @@ def corner_models(model, center, directions):  # type: ignore[no-untyped-def]
                     + EXTENT * a * directions[0][name].to(value)
                     + EXTENT * b * directions[1][name].to(value)
                 )
-        found.append(one)
-    return found
+        models.append(one)
+    return models
 
 
 def same_points(ours) -> np.ndarray:  # type: ignore[no-untyped-def]

@@ -95,8 +95,8 @@ class Loop:
 
     def _right(self, images: Tensor, labels: Tensor) -> Tensor:
         with autocast(self.spec, self.device):
-            seen = normalise(images, self.batches.mean[0], self.batches.std[0])
-            return (self.model(seen).argmax(1) == labels).sum()
+            inputs = normalise(images, self.batches.mean[0], self.batches.std[0])
+            return (self.model(inputs).argmax(1) == labels).sum()
 
     @torch.no_grad()
     def evaluate(self) -> float:
@@ -213,7 +213,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         step()
 
-    def replay(held: Callable[[], None] = step) -> None:  # the graph reads the memory of what the step holds
+    def replay(_kept_alive: Callable[[], None] = step) -> None:  # the graph reads the memory of what the step holds
         graph.replay()
 
     return replay

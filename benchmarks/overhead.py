@@ -315,12 +315,12 @@ def print_loops(chosen: argparse.Namespace, device: torch.device) -> None:
             ]
             timed = in_turns(list(zip(*rounds, strict=True)), device, chosen.turn, chosen.turns)
             ratio, optimizer = timed.ratios
-            told = "-"
+            launch_words = "-"
             if device.type == "cuda":
                 without, with_branches = (launches(step).kernels for step in rounds[0][:2])
-                told = f"{without} + {with_branches - without}"
+                launch_words = f"{without} + {with_branches - without}"
             print(f"{arch:4} {'bf16' if autocast else 'fp32'} {timed.seconds * 1e3:6.3f} ms {ratio}"
-                  f" {timed.error:10.3f}x {optimizer.value:8.3f}x {told:>10}", flush=True)  # fmt: skip
+                  f" {timed.error:10.3f}x {optimizer.value:8.3f}x {launch_words:>10}", flush=True)  # fmt: skip
 
 
 def print_graphs(chosen: argparse.Namespace, device: torch.device) -> None:

@@ -37,10 +37,10 @@ def main() -> None:
     for group, differences in groups.items():
         if len(differences) < 2:
             continue  # one pair says nothing about the mean
-        found = t_interval(differences, confidence=0.9)
-        within = "within" if found.low >= -BOUND and found.high <= BOUND else "not within"
-        print(f"{group.arch:4} {group.variant:10} alpha {group.alpha:<5g} {found.estimate:+.2f} [{found.low:+.2f},"
-              f" {found.high:+.2f}]  n={len(differences)}, {within} {BOUND:g} point")  # fmt: skip
+        effect = t_interval(differences, confidence=0.9)
+        within = "within" if effect.low >= -BOUND and effect.high <= BOUND else "not within"
+        print(f"{group.arch:4} {group.variant:10} alpha {group.alpha:<5g} {effect.estimate:+.2f} [{effect.low:+.2f},"
+              f" {effect.high:+.2f}]  n={len(differences)}, {within} {BOUND:g} point")  # fmt: skip
 
 
 def runs_at(path: Path, epoch: int) -> dict[RunSpec, float]:

@@ -74,11 +74,11 @@ def ridge_accuracies(
     x, t = x - mean, t - mean
     gram = x.T @ x
     target = x.T @ (np.eye(classes)[labels] - 1 / classes)
-    found = []
+    accuracies = []
     for strength in strengths:
         answers = t @ np.linalg.solve(gram + strength * np.eye(len(gram)), target)
-        found.append(float((answers.argmax(axis=1) == truth).mean()))
-    return found
+        accuracies.append(float((answers.argmax(axis=1) == truth).mean()))
+    return accuracies
 
 
 def pixels(images: Examples) -> Matrix:

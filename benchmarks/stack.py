@@ -138,12 +138,12 @@ def show(rows: list[Row]) -> None:
     print(f"{'':{width}} {'plain loop':>12} {'expert':>10} {'vmap':>11} {'engine':>13} {'runs':>5} {'of expert':>9}"
           f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8} {'ceiling':>13}")  # fmt: skip
     for row in rows:
-        known = {name: NAN if value is None else value for name, value in row.items()}
+        numbers = {name: NAN if value is None else value for name, value in row.items()}
         flops, of_product, of_copy, ceiling = (
-            known.get(name, NAN) for name in ("flops", "of_product", "of_copy", "ceiling")
+            numbers.get(name, NAN) for name in ("flops", "of_product", "of_copy", "ceiling")
         )
-        line = (f"{row['arch']:{width}} {known['plain']:12,.0f} {known['expert']:10,.0f} {known['vmap']:11,.0f}"
-                f" {known['engine']:13,.0f} {row['runs']:5} {known['engine'] / known['expert']:8.2f}x"
+        line = (f"{row['arch']:{width}} {numbers['plain']:12,.0f} {numbers['expert']:10,.0f} {numbers['vmap']:11,.0f}"
+                f" {numbers['engine']:13,.0f} {row['runs']:5} {numbers['engine'] / numbers['expert']:8.2f}x"
                 f" {flops / 1e12:8.2f} {of_product:10.1%} {of_copy:8.1%} {ceiling:13,.0f}")  # fmt: skip
         for unknown in ("nan%", "nanx", "nan"):
             line = line.replace(unknown, "-".rjust(len(unknown)))

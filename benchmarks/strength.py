@@ -117,14 +117,14 @@ def measure(setting: Setting, preset: str) -> tuple[float, float]:
     return new, ratio(model, branches, x[:BATCH], y[:BATCH])
 
 
-def factors(found: dict[Setting, float]) -> Iterator[tuple[str, float]]:
+def factors(ratios: dict[Setting, float]) -> Iterator[tuple[str, float]]:
     """By axis the largest factor between two settings that differ in it alone; and between any two."""
     for axis in Setting._fields:
         groups: dict[Setting, list[float]] = {}
-        for setting, value in found.items():
+        for setting, value in ratios.items():
             groups.setdefault(setting._replace(**{axis: None}), []).append(value)
         yield axis, max(spread(values) for values in groups.values())
-    yield "all of these", spread(list(found.values()))
+    yield "all of these", spread(list(ratios.values()))
 
 
 def spread(values: Sequence[float]) -> float:

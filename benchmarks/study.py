@@ -149,14 +149,14 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     _say("specs and data", clock)
     notes: list[str] = []
 
-    told: set[object] = set()
+    stages: set[object] = set()
 
     def progress(state: "Progress") -> None:
         if state.note:
             notes.append(state.note)
         stage = (state.runs_done, state.epochs_done)  # on the way, for one that is cut off
-        if stage not in told:
-            told.add(stage)
+        if stage not in stages:
+            stages.add(stage)
             _say(f"{state.epochs_done} of {state.epochs_total} epochs of runs", clock)
 
     runs = list(executors.execute(specs, store=folder / "study.sqlite", device=chosen.device, progress=progress))

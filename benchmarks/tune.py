@@ -91,21 +91,21 @@ def read_cases(results: Path = ROOT / "results") -> list[Case]:
     folders = sorted(path.parent for path in results.glob(f"practice-*/{MANIFEST}"))
     if not folders:
         raise UsageError(f"{results} holds no exported folder: give the repository's results with --results")
-    known = {name: runs[-1].run for folder in folders for name, runs in read_export(folder).runs.items()}
-    return [case for name in MODELS if (case := read_case(name, known)) is not None]
+    runs_by_id = {name: runs[-1].run for folder in folders for name, runs in read_export(folder).runs.items()}
+    return [case for name in MODELS if (case := read_case(name, runs_by_id)) is not None]
 
 
-def read_case(name: str, known: Mapping[str, Run]) -> Case | None:
-    selection = select(FULL, Task(name), known)
+def read_case(name: str, runs_by_id: Mapping[str, Run]) -> Case | None:
+    selection = select(FULL, Task(name), runs_by_id)
     accuracies: dict[Candidate | None, tuple[float, ...]] = {}
     elsewhere = None
     for part in ("study", "fixed"):
         task = Task(name, part=part)  # type: ignore[arg-type]
-        for arm in final_arms(FULL, task, known) or ():
+        for arm in final_arms(FULL, task, runs_by_id) or ():
             specs = final_specs(FULL, task, [arm])
             candidate = Candidate.of(specs[0]) if specs[0].redundancy else None
             elsewhere = candidate if arm.name == ELSEWHERE else elsewhere
-            tested = [known[spec.id].test_accuracy for spec in specs if spec.id in known]
+            tested = [runs_by_id[spec.id].test_accuracy for spec in specs if spec.id in runs_by_id]
             if len(tested) == len(specs):
                 accuracies[candidate] = tuple(value for value in tested if value is not None)
     if selection is None or not selection.complete or None not in accuracies:
@@ -163,22 +163,22 @@ def tune(case: Case, scored: int, budget: float) -> Advice:
     """
     seeds = [seed for seed in range(len(case.long[case.nearest(case.default)])) if seed != scored]
     whole = budget >= 6
-    seen: list[float] = []
+    differences: list[float] = []
     for i in range(min(4, int(budget // 2)) if whole else min(2, int(3 * budget // 2))):
-        seen.append(case.gain(case.default, seeds[i]) if whole else case.short[case.default][i])
-        if judge(seen, 0, 30, 30).is_settled:
+        differences.append(case.gain(case.default, seeds[i]) if whole else case.short[case.default][i])
+        if judge(differences, 0, 30, 30).is_settled:
             break
-    spent = len(seen) * (2.0 if whole else 2 / 3)
-    attached = judge(seen, 0, 30, 30).verdict in ("helps", "likely helps")
+    spent = len(differences) * (2.0 if whole else 2 / 3)
+    attached = judge(differences, 0, 30, 30).verdict in ("helps", "likely helps")
     best = case.default if attached else None
-    living = [one for one in ALTERNATIVES if one in case.short and one != case.default]
+    alternatives = [one for one in ALTERNATIVES if one in case.short and one != case.default]
     for rung in (1, 2):
-        if spent + (len(living) + 1) / 3 > budget:
+        if spent + (len(alternatives) + 1) / 3 > budget:
             break
-        spent += (len(living) + 1) / 3
-        rank = {one: _mean(case.short[one][:rung]) - _mean(case.short[case.default][:rung]) for one in living}
-        living = sorted(living, key=rank.__getitem__, reverse=True)[: kept_of(len(living))]
-        best = (living[0] if rank[living[0]] > 0 else case.default) if attached else None
+        spent += (len(alternatives) + 1) / 3
+        rank = {one: _mean(case.short[one][:rung]) - _mean(case.short[case.default][:rung]) for one in alternatives}
+        alternatives = sorted(alternatives, key=rank.__getitem__, reverse=True)[: kept_of(len(alternatives))]
+        best = (alternatives[0] if rank[alternatives[0]] > 0 else case.default) if attached else None
     return Advice(best, spent)
 
 

@@ -28,7 +28,7 @@ from zoo_examine import Row, examine
 
 def show(row: Row) -> str:
     """A line of the table."""
-    layout = f"{row.layout} ({row.told})" if row.told else row.layout
+    layout = f"{row.layout} ({row.needs})" if row.needs else row.layout
     verdict = f"FAILED: {row.problem}" if row.problem else "passed"
     return (
         f"{row.library:12} {row.family:18} {row.model:35} {row.at:36} {row.layers:3} {layout:26} "
@@ -47,9 +47,9 @@ def markdown(rows: Sequence[Row], made_with: str) -> str:
     ]
     for row in rows:
         layers = f"`{row.at}` ({row.layers})"
-        told = f"`{row.told}`" if row.told else ""
+        needs = f"`{row.needs}`" if row.needs else ""
         result = f"failed: {row.problem}" if row.problem else "passed"
-        cells = [row.library, row.family, f"`{row.model}`", layers, row.layout, told, row.positions, result]
+        cells = [row.library, row.family, f"`{row.model}`", layers, row.layout, needs, row.positions, result]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -102,8 +102,8 @@ def chosen_cases(libraries: Sequence[str], families: Sequence[str]) -> list[Case
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    known = ["timm", "torchvision", "transformers"]
-    options.add_argument("--library", nargs="+", choices=known, default=known)
+    all_libraries = ["timm", "torchvision", "transformers"]
+    options.add_argument("--library", nargs="+", choices=all_libraries, default=all_libraries)
     options.add_argument("--family", nargs="+", default=[], help="only these; for transformers, model types")
     options.add_argument("--out", type=Path, help="a CSV file for all columns")
     options.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
@@ -120,11 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made_with = versions(libraries, device)
     print(made_with)
     rows: list[Row] = []
-    kept = read_csv(chosen.out) if chosen.resume and chosen.out and chosen.out.exists() else {}
+    earlier = read_csv(chosen.out) if chosen.resume and chosen.out and chosen.out.exists() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries' own
         for case in chosen_cases(libraries, chosen.family):
-            rows.append(kept.get((case.library, case.family, case.model)) or examine(case, device))
+            rows.append(earlier.get((case.library, case.family, case.model)) or examine(case, device))
             print(show(rows[-1]), flush=True)
             if chosen.out:
                 write_csv(rows, chosen.out)

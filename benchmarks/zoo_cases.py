@@ -28,7 +28,7 @@ class Case:
     layout: str  # what the layers' features are, read from the library's code
     build: Callable[[], nn.Module]
     sample: Callable[[], dict[str, Tensor] | Tensor]
-    told: Mapping[str, Any] = field(default_factory=dict)  # options of attach that it could not find out itself
+    needs: Mapping[str, Any] = field(default_factory=dict)  # options of attach that it could not find out itself
 
 
 def timm(
@@ -37,7 +37,7 @@ def timm(
     at: str,
     layout: str,
     size: int = 64,
-    told: Mapping[str, Any] | None = None,
+    needs: Mapping[str, Any] | None = None,
     **options: object,
 ) -> Case:
     """A case of timm: images of `size`, and options for `timm.create_model`."""
@@ -47,7 +47,7 @@ def timm(
         made: nn.Module = create(model, pretrained=False, num_classes=CLASSES, **options)
         return made
 
-    return Case("timm", family, model, (at,), layout, build, lambda: images(size), told or {})
+    return Case("timm", family, model, (at,), layout, build, lambda: images(size), needs or {})
 
 
 def torchvision(model: str, at: str, layout: str) -> Case:
@@ -66,7 +66,7 @@ def transformers(
     at: str | tuple[str, ...],
     layout: str,
     sample: Callable[[], dict[str, Tensor]],
-    told: Mapping[str, Any] | None = None,
+    needs: Mapping[str, Any] | None = None,
     **options: object,
 ) -> Case:
     """A case of transformers: a model type, one of its classes, and options for its configuration."""
@@ -78,7 +78,7 @@ def transformers(
         return made
 
     globs = (at,) if isinstance(at, str) else at
-    return Case("transformers", kind, model, globs, layout, build, sample, told or {})
+    return Case("transformers", kind, model, globs, layout, build, sample, needs or {})
 
 
 def images(size: int) -> Tensor:
@@ -109,9 +109,9 @@ def spectrograms() -> dict[str, Tensor]:
     return {"input_features": torch.randn(BATCH, 80, 32)}
 
 
-def text(kind: str, model: str, at: str, told: Mapping[str, Any] | None = None, **options: object) -> Case:
+def text(kind: str, model: str, at: str, needs: Mapping[str, Any] | None = None, **options: object) -> Case:
     """A model of transformers that reads words."""
-    return transformers(kind, model, at, "BTD", tokens, told, **options)
+    return transformers(kind, model, at, "BTD", tokens, needs, **options)
 
 
 def vision(kind: str, model: str, at: str | tuple[str, ...], size: int = 32, **options: object) -> Case:
@@ -176,7 +176,7 @@ TIMM = (
     timm("swin", "swin_base_patch4_window7_224", "layers.*", "BHWC", 224, depths=(2, 2, 2, 2)),
     timm("swin_v2", "swinv2_tiny_window8_256", "layers.*", "BHWC", img_size=64, window_size=4),
     timm("tiny_vit", "tiny_vit_5m_224", "stages.*", "BCHW"),
-    timm("tnt", "tnt_s_patch16_224", "blocks.*", "BTD", told={"output": 1}, img_size=64, depth=3),
+    timm("tnt", "tnt_s_patch16_224", "blocks.*", "BTD", needs={"output": 1}, img_size=64, depth=3),
     timm("twins", "twins_svt_small", "blocks.*.*", "BTD", img_size=64),
     timm("vgg", "vgg11", "features.*", "BCHW", mlp_ratio=0.05),
     timm("visformer", "visformer_tiny", "stage?.*", "BCHW", img_size=64),

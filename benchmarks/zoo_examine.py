@@ -29,7 +29,7 @@ class Row:
     at: str = ""
     layers: int = 0
     layout: str = ""
-    told: str = ""
+    needs: str = ""
     positions: str = ""  # what pool="none" keeps: maps, tokens, or nothing
     parameters: int = 0
     main: float = math.nan
@@ -50,7 +50,7 @@ def require(holds: bool, problem: str) -> None:
 
 def examine(case: Case, device: torch.device) -> Row:
     """Attach, train one step, strip; a row that says what failed, if anything did."""
-    row = Row(case.library, case.family, case.model, told=", ".join(f"{k}={v!r}" for k, v in case.told.items()))
+    row = Row(case.library, case.family, case.model, needs=", ".join(f"{k}={v!r}" for k, v in case.needs.items()))
     start = time.perf_counter()
     try:
         _examine(case, device, row)
@@ -74,9 +74,9 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     hooks = hooks_of(model)  # after a forward: transformers puts hooks of its own on some models then
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
-    options = {name: value for name, value in case.told.items() if name != "allow_skipped"}
+    options = {name: value for name, value in case.needs.items() if name != "allow_skipped"}
     branches = attach(model, sample, CLASSES, at=row.at, head=Parallel(2), **options)
-    branches.allow_skipped = case.told.get("allow_skipped", False)
+    branches.allow_skipped = case.needs.get("allow_skipped", False)
     row.layers = len(branches.layers)
     row.layout = " ".join(dict.fromkeys(reader.layout or "pool" for reader in branches.readers.values()))
     require(row.layout == case.layout, f"the layout was read as {row.layout}, it is {case.layout}")
@@ -99,8 +99,8 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     branches.strip(optimizer)
 
     require(hooks_of(model) == hooks, "strip left hooks")
-    kept = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    require(kept == {id(parameter) for parameter in model.parameters()}, "strip left branches in the optimizer")
+    ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    require(ids == {id(parameter) for parameter in model.parameters()}, "strip left branches in the optimizer")
     trained = model.state_dict()
     require(list(trained) == list(initial), "the state_dict has other keys after strip")
     require(any(not same(trained[key], initial[key]) for key in initial), "the step moved no weight")
@@ -132,10 +132,10 @@ def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, 
 
 
 def check_positions(
-    model: nn.Module, pooled: Branches, at: str, sample: Tensor | dict[str, Tensor], told: Mapping[str, Any]
+    model: nn.Module, pooled: Branches, at: str, sample: Tensor | dict[str, Tensor], needs: Mapping[str, Any]
 ) -> str:
     """The same branches at every position: their logits average to the pooled ones, and their loss trains the model."""
-    options = {key: value for key, value in told.items() if key != "pool"}
+    options = {key: value for key, value in needs.items() if key != "pool"}
     one_by_one = {"pool": "none", "objective": "softmax", "shift": 0, "mask": None}
     dense = attach(model, sample, CLASSES, at=at, head=Parallel(2), **{**options, **one_by_one})
     dense.allow_skipped = pooled.allow_skipped
@@ -150,7 +150,7 @@ def check_positions(
             dense.strip()
             return "changed in place"
     kinds = {dense.readers[name].positions for name in dense.layers}
-    if "mask" not in str(sorted(sample) if isinstance(sample, Mapping) else "") and told.get("pool", "mean") == "mean":
+    if "mask" not in str(sorted(sample) if isinstance(sample, Mapping) else "") and needs.get("pool", "mean") == "mean":
         for name, values in logits.items():
             flat = values.flatten(2).mean(2) if values.ndim > 3 else values.mean(1) if values.ndim == 3 else values
             require(close(flat, rows[name]), f"positions at {name} do not average to its rows")
@@ -173,8 +173,8 @@ def check_gradients(model: nn.Module, branches: Branches, losses: Mapping[str, T
     for name, loss in losses.items():
         inside = [p for p in model.get_submodule(name).parameters() if p.requires_grad]
         wanted = inside or [p for p in model.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
-        reached = [gradient for gradient in found if gradient is not None and gradient.count_nonzero() > 0]
+        gradients = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
+        reached = [gradient for gradient in gradients if gradient is not None and gradient.count_nonzero() > 0]
         require(bool(reached), f"the loss at {name} reaches no parameter")
         require(all(bool(g.isfinite().all()) for g in reached), f"the loss at {name} has gradients that are not finite")
     require(len(losses) > 0 and set(losses) <= set(branches.layers), "no layer gave a loss")

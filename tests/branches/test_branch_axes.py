@@ -291,7 +291,7 @@ def test_where_layers_mix_tokens_a_last_block_is_asked_for(tokens: int, width: i
     """Tokens are features of the layer that mixes them. Earlier blocks are told by the norm of the next."""
     model, x = Mixer(tokens, width, exchange), torch.randn(4, tokens, 5)
     assert layouts(model, "body.[01]", x) == ["BTD", "BTD"]
-    with pytest.raises(UsageError, match=r"'body.2' .* axes 1 and 2 has the features cannot be told"):
+    with pytest.raises(UsageError, match=r"'body.2' .* axis 1 or axis 2 may hold the features"):
         attach(model, x, CLASSES, at="body.*")
 
 

@@ -276,8 +276,8 @@ class NoHead(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Averaged(), r"cannot tell how the model's final norm and its output layer belong together: .*nn.Sequential"),
-        (Wrapped(), "cannot tell how the model's final norm and its output layer belong together"),
+        (Averaged(), r"cannot infer how the model's final norm and its output layer belong together: .*nn.Sequential"),
+        (Wrapped(), "cannot infer how the model's final norm and its output layer belong together"),
         (NoHead(), r"needs a model whose output is that of a linear layer, and none was found"),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_layer_that_is_called_twice_is_warned_of_once() -> None:
     assert torch.equal(branches.logits()["trunk"], model.trunk(x + 1) @ branches.head("trunk").live.T)
 
 
-def test_an_unknown_place_of_branches_is_explained() -> None:
+def test_an_unknown_layer_is_explained() -> None:
     branches = attach(Cnn(), images(), CLASSES, at="convs.*")
     with pytest.raises(UsageError, match=r"unknown layer 'convs.9': did you mean"):
         branches.head("convs.9")

@@ -90,7 +90,7 @@ def test_another_objective_must_give_a_scalar(activation: str, given: object) ->
         branches.loss(targets())
 
 
-def test_logits_of_unknown_places_are_refused() -> None:
+def test_logits_of_unknown_layers_are_refused() -> None:
     _, branches = after_a_forward()
     with pytest.raises(UsageError, match=r"`logits` must be what WithBranches returned, .* got a Tensor"):
         branches.loss(targets(), logits=torch.randn(3, CLASSES))

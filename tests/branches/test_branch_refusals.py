@@ -50,7 +50,7 @@ OPTIONS = {
         r"instance of it, such as CrossEntropyLoss\(\)",
     ),
     "neither classes nor outputs": ({"classes": None}, r"objective=Mse\(outputs=2\)"),
-    "classes and outputs": ({"objective": Mse(outputs=2)}, "give one of classes="),
+    "classes and outputs": ({"objective": Mse(outputs=2)}, "give either classes="),
     "outputs": (lambda: {"classes": None, "objective": Huber(outputs=0)}, "outputs must be .* got 0"),
     "class of heads": ({"head": Linear}, r"head is a class: give an instance of it, such as Linear\(...\)"),
     "class of pools": ({"pool": Dense}, r"pool is a class: give an instance of it, such as Dense\(...\)"),

@@ -492,7 +492,7 @@ def test_evaluation_has_the_model_s_loss_alone(tmp_path):
 
 
 def test_what_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="give one of classes="):
+    with pytest.raises(UsageError, match="give either classes="):
         trainer_of(seeded(Counting), tmp_path, classes=None)
     with pytest.raises(UsageError, match="shift moves the targets of tokens"):
         trainer_of(seeded(Counting), tmp_path, pool=Dense(), shift=1)

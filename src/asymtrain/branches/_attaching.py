@@ -90,36 +90,35 @@ def attach(
         model: any module. Its parameters, buffers and state_dict do not change.
         sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. A dry run
             on it finds the widths.
-        classes: the number of classes. Leave it out where the objective has a number of `outputs`.
+        classes: the number of classes. Leave it out if the objective has a number of `outputs`.
         at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
             that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
             By default the repeated blocks, at most six.
-        objective: what a branch learns by: `sigmoid` (the default), `softmax`, `distill`, `mse`, `huber`, `dice`; one
+        objective: the loss of a branch: `sigmoid` (the default), `softmax`, `distill`, `mse`, `huber`, `dice`; one
             of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or `Mse(outputs=2)`; or a
             function from logits and targets to a scalar.
         head: what a branch is: `Linear(bias="prior")` (the default), `linear` (the paper's, without a bias), `mlp`,
             `conv`, `tower` (for maps), `tied` (the model's own final norm and output layer); `Parallel(20)`, the
             paper's twenty; a function of (width, outputs) that returns a module; or a module that all layers share.
-        strength: how much the branches count beside the main loss, together: a number, 1 for as much; or a function of
-            the progress of training, from 0 to 1, such as `Falling(0.5)`, which `branches.step(progress)` evaluates;
-            or `GradientRatio(0.1)`. By default that of the preset: of the recommended one 0.5, and 0.05 where a layer
-            holds a convolution.
-        preset: a name of `PRESETS`, for the options that are not given.
+        strength: how much the branches count beside the main loss, all together. A number (1: as much as the main
+            loss); or a function of the progress of training, from 0 to 1, such as `Falling(0.5)`, which
+            `branches.step(progress)` evaluates; or `GradientRatio(0.1)`. The recommended preset has 0.5, and 0.05 if a
+            layer holds a convolution.
+        preset: a name in `PRESETS`, for the options that are not given.
         pool: `mean` over positions (the default), the `class_token` (position 0), the `last_token` that the mask
-            counts, `none` to keep the positions or `Dense(resize=...)` to bring them and the targets' to one number, or
-            a function from the feature to (B, D), which is given the mask where it has an argument `mask`.
-        layout: a letter for each axis of the feature (B batch, C or D features, others positions), where the dry run
-            cannot tell it: "BD", "BCHW", "BTD", "TBD", "BHWC".
-        output: which part of a layer's output is the feature: an index, a key, or a function. Otherwise the first
-            floating-point tensor in it.
+            counts, `none` to keep the positions, `Dense(resize=...)` if their number differs from the targets', or
+            a function from the feature to (B, D), which gets the mask if it has an argument `mask`.
+        layout: a letter for each axis of the feature (B batch, C or D features, others positions), if the dry run
+            cannot infer it: "BD", "BCHW", "BTD", "TBD", "BHWC".
+        output: which part of a layer's output is the feature: an index, a key, or a function. By default its first
+            floating-point tensor.
         mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
-            function of the model's arguments that returns that; for means over positions and for the loss. The default
-            is used at the layers alone that the dry run shows to have its positions. A model that is called without it
-            has no padding.
-        shift: how many positions later a token's target is: 1 where a language model learns the next token from its
-            own input, 0 where the targets are shifted already. By default 1 for Hugging Face's causal language
-            models, else 0.
-        weights: of the layers in the mean of their losses; in the paper's preset, in their sum.
+            function of the model's arguments that returns this; for means over positions and for the loss. The default
+            is used only at layers that have its positions, as the dry run shows. A model that is called without it has
+            no padding.
+        shift: how many positions later a token's target is: 1 if a language model learns the next token from its own
+            input, 0 if the targets are shifted already. By default 1 for Hugging Face's causal language models, else 0.
+        weights: the weight of each layer in the mean of the losses; in the paper's preset, in their sum.
         seed: of the initial weights. torch's global random state is not used.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from layer names (or globs) to values.
@@ -144,7 +143,7 @@ def attach(
         options["head"] = "linear"
     rule = checked_rule(options["strength"])
     number = _number_of_outputs(classes, learned)
-    check_weight_count([1], number, 1)  # before anything of that size is made
+    check_weight_count([1], number, 1)  # before anything that large is allocated
     for name in ("head", "pool"):
         if options[name] in (Linear, Parallel, Dense):
             raise UsageError(f"{name} is a class: give an instance of it, such as {options[name].__name__}(...)")
@@ -209,7 +208,7 @@ def _number_of_outputs(classes: object, objective: Objective | LossFn) -> int:
     outputs = getattr(objective, "outputs", None)
     if (classes is None) == (outputs is None):
         raise UsageError(
-            "give one of classes=, the number of classes, and an objective with a number of outputs for quantities: "
+            "give either classes=, the number of classes, or, for quantities, an objective with a number of outputs: "
             "objective=Mse(outputs=2)"
         )
     number = whole_number("classes", classes) if outputs is None else int(outputs)
@@ -253,7 +252,7 @@ def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
 
 
 def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, is_argument: bool) -> dict[str, Pool]:
-    """How the features of each layer are pooled: by its head alone where that does it."""
+    """How the features of each layer are pooled; "none" if its head pools them."""
     pools: dict[str, Pool] = by_layer(pool, kinds, "pool", "mean")
     for layer, kind in kinds.items():
         if isinstance(kind, str) and kind in MAP_HEADS:
@@ -264,7 +263,7 @@ def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, is
 
 
 def _check_model_logits(output: object, classes: int, heads: Mapping[str, Head]) -> None:
-    """Refuse an objective that learns from the model's own logits where it has none, or branches have other rows."""
+    """Refuse an objective that needs the model's own logits if there are none, or if the branches have other rows."""
     logits = logits_in(output)
     if logits is None or logits.ndim != 2 or logits.shape[1] != classes:
         raise UsageError(NO_MODEL_LOGITS)
@@ -277,7 +276,7 @@ def _check_model_logits(output: object, classes: int, heads: Mapping[str, Head])
 
 
 def _initial_bias(kind: HeadKind, objective: Objective | LossFn, classes: int) -> Tensor | None:
-    """What the bias of each branch of a layer begins with (C,), or None."""
+    """The initial bias (C,) of each branch of a layer, or None."""
     bias = kind.bias if isinstance(kind, Linear) else None
     if bias is None:
         return None
@@ -320,7 +319,7 @@ def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
 
 
 def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, float]:
-    """The weights of the layers, with the sum 1 unless their losses are summed as in the paper."""
+    """The weights of the layers: they sum to 1, unless losses are summed as in the paper."""
     shares = {layer: checked(weight, f"the weight of layer {layer!r}") for layer, weight in weights.items()}
     total = 1.0 if summed else math.fsum(shares.values())
     if not total:
@@ -340,7 +339,7 @@ def _describe(objective: Objective | LossFn, kinds: Mapping[str, HeadKind], redu
 
 
 def _in_words(value: object) -> str:
-    """A value as one writes it, with the settings that are not the usual ones; of a function or module its name."""
+    """A value as written in code, with the settings that differ from the defaults; a function or module by name."""
     if isinstance(value, float):
         return f"{value:g}"
     if not isinstance(value, Objective | Linear | Falling | GradientRatio):
@@ -432,7 +431,7 @@ def _no_feature(name: str, output: object, selector: Selector | None) -> UsageEr
 
 
 def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]) -> UsageError:
-    """What to do where the first of a layer's tensors has no gradient, and others have."""
+    """The error for a layer whose first tensor has no gradient, while others have."""
     choices = " or ".join(f"output={other!r}" for other in others) or "output=, a function that picks one of them"
     hint = "" if first is None else f", or output={first!r} if the first is meant"
     return UsageError(
@@ -444,7 +443,7 @@ def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]
 def _refuse_blind(
     run: DryRun, readers: Mapping[str, Reader], evidence: Mapping[str, LayerEvidence], sample: object
 ) -> None:
-    """Refuse class tokens that nothing of the other tokens reaches."""
+    """Refuse class tokens that have seen no other token."""
     axes = {
         name: next(axis for axis, letter in enumerate(reader.layout) if letter not in "BCD")
         for name, reader in readers.items()
@@ -465,7 +464,7 @@ def _with_mask(
     evidence: Mapping[str, LayerEvidence],
     sample: object,
 ) -> tuple[dict[str, Reader], MaskRule | None]:
-    """The readers, each with the answer whether the usual mask is of its positions; no rule where it is of none."""
+    """The readers, marked whether the usual mask fits their positions; no rule if it fits none."""
     if rule is None or not is_usual(rule):
         return readers, rule
     shapes = {

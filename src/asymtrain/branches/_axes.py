@@ -1,6 +1,7 @@
 """Which axis of a layer's output is what: from evidence, never from a guess.
 
-A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and two more calls do.
+A shape alone does not distinguish (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and two more
+calls do.
 
 The batch axis: the model is called again on other rows of the sample. The axis on which a layer's output then has
 those rows, and the model's output too, is the batch; unless the same holds for the sample's second axis, as in a model
@@ -57,7 +58,7 @@ def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
     if tensor.is_nested:  # some of its axes have no size
         return None
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and feature_axis_of(layer) is None:
-        # A derived norm may be channels-first: told where its width occurs on one axis only.
+        # A derived norm may be channels-first: it counts if its width occurs on one axis only.
         widths = tuple(layer.normalized_shape)
         fitting = [axis for axis in range(1, axes) if (tensor.shape[axis],) == widths]
         if fitting == [axes - 1]:
@@ -194,7 +195,7 @@ def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: Batch
         first = 0 if has_evidence else None
     if first == 0 and feature is None and axes == 3:
         raise UsageError(
-            f"layer {layer!r} gives shape {shape}, and which of its axes 1 and 2 has the features cannot be told: pass "
+            f"layer {layer!r} gives shape {shape}, and axis 1 or axis 2 may hold the features: pass "
             "layout='BTD' (tokens, then features) or 'BCT' (features first, as of 1-d convolutions)"
         )
     if first is None or feature is None or axes not in _POSITIONS:
@@ -205,9 +206,9 @@ def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: Batch
 
 
 _QUESTIONS = {
-    3: "which axis is the batch and which the features cannot be told: pass layout='BTD' (batch, tokens, width), "
+    3: "it is ambiguous which axis is the batch and which the features: pass layout='BTD' (batch, tokens, width), "
     "'TBD' (nn.Transformer's default) or 'BCT' (1-d convolutions)",
-    4: "whether its channels come first or last cannot be told: pass layout='BCHW' (convolutions) or 'BHWC' (Swin)",
+    4: "its channels may come first or last: pass layout='BCHW' (convolutions) or 'BHWC' (Swin)",
 }
 _OTHER_QUESTION = (
     "no rule reads it: pass layout= with a letter for each axis (B batch, C or D features, any other letter a position "

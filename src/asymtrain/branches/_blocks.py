@@ -1,4 +1,4 @@
-"""Layers where nobody names any: the model's repeated blocks, as a dry run shows them."""
+"""The default layers: the model's repeated blocks, found by a dry run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ MOST_LAYERS = 6
 
 
 def find_blocks(model: nn.Module, sample: object) -> list[str]:
-    """Layers where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
+    """The default layers: the model's repeated blocks, at most six; a `UsageError` if there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
     siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt. Of
@@ -28,15 +28,15 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     points = getattr(model, "points", None)
     if isinstance(points, tuple) and points and all(isinstance(name, str) and name in modules for name in points):
         return list(points)
-    taken = _modules_with_features(model, sample)
+    features = _modules_with_features(model, sample)
     name, module, others, inside = "", model, list[str](), False
     while True:
         members = dict(_members(module, f"{name}." if name else ""))
         sizes = {child: layers for child in members if (layers := _count_layers(modules[child]))}
-        ran = [child for child in sizes if child in taken]
+        ran = [child for child in sizes if child in features]
         kinds: dict[type, dict[object, str]] = {}
         for child in ran:
-            kinds.setdefault(type(modules[child]), {}).setdefault(taken[child], child)
+            kinds.setdefault(type(modules[child]), {}).setdefault(features[child], child)
         repeated = [list(kind.values()) for kind in kinds.values() if len(kind) >= LEAST_SIBLINGS]
         if repeated:
             return _evenly(max(repeated, key=lambda kind: sum(map(sizes.__getitem__, kind))))
@@ -67,18 +67,18 @@ def _count_layers(module: nn.Module) -> int:
 
 def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object]:
     """Modules that ran and gave a feature that is not the model's own output; of each, which tensor it took."""
-    taken: dict[str, tuple[Tensor, int]] = {}
-    given: dict[str, Tensor] = {}
+    inputs: dict[str, tuple[Tensor, int]] = {}
+    outputs: dict[str, Tensor] = {}
 
     def before(name: str, _: nn.Module, *call: object) -> None:
         tensor = first_feature(call)
         if tensor is not None and not tensor.is_inference():
-            taken[name] = tensor, tensor._version  # blocks that change it in place take it one after the other
+            inputs[name] = tensor, tensor._version  # blocks that change it in place take it one after the other
 
     def after(name: str, _: nn.Module, __: object, output: object) -> None:
         feature = first_feature(output)
         if feature is not None and feature.ndim >= 2:
-            given[name] = feature
+            outputs[name] = feature
 
     checked_inputs(sample)
     with ExitStack() as hooks, preserve_state(model), plain_errors(sample):
@@ -87,8 +87,8 @@ def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object
             hooks.callback(module.register_forward_hook(partial(after, name)).remove)
         output = first_feature(call_model(model, sample))
     # Tensors are told by their address, and none has gone yet.
-    sources = {name: (id(tensor), version) for name, (tensor, version) in taken.items()}
-    return {name: sources.get(name, name) for name, feature in given.items() if name and feature is not output}
+    sources = {name: (id(tensor), version) for name, (tensor, version) in inputs.items()}
+    return {name: sources.get(name, name) for name, feature in outputs.items() if name and feature is not output}
 
 
 def _evenly(names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ A forward is one call of the model given to `attach`. Between Close and the next
 activation checkpointing runs layers again during backward, and those calls must not count. They are pooled
 nonetheless: the recomputation must save as many tensors as the forward did.
 
-A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
+A forward with gradients whose features were not read is dropped by the next one. That is right in a step without
 auxiliary loss, while warming up, or where a forward is only looked at. It is a mistake where a backward goes through it
 and somebody has asked about the later one: then its own auxiliary loss is missing. That backward is refused, by hooks
 that the autograd graph of a forward gets when it is dropped; a loop that asks about each forward pays nothing.
@@ -54,7 +54,7 @@ class Forward:
         self.with_grad = False
         self.compiled = False
         self.traced = False  # by torch.jit.trace
-        self.was_read = False  # whether anyone has asked what it gave, with gradients
+        self.was_read = False  # whether its features were read, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
         self.model_logits: Tensor | None = None  # (B, C), those of the model itself, where the objective needs them
@@ -63,18 +63,18 @@ class Forward:
 
     @property
     def happened(self) -> bool:
-        """Whether there is one to ask about."""
+        """Whether there is a forward to read."""
         return self.state in ("running", "over")
 
     def drop(self) -> None:
-        """Watch the graph of this forward, about which nobody asked, before it is forgotten."""
+        """Watch the graph of this forward, which was not read, before it is forgotten."""
         if self.dropped is None:
             self.dropped = Dropped()
         for node in {node for layer in self.layers for node in layer.ways_back()}:
             node.register_prehook(self.dropped)
 
     def forget(self) -> None:
-        """Drop all that is known of it."""
+        """Drop everything about it."""
         self.forget_features("none")
         self.mask = self.tokens = self.model_logits = None
         self.products = ()
@@ -87,7 +87,7 @@ class Forward:
 
 
 class Dropped:
-    """Forwards about which nobody asked. Their autograd graphs call it in backward.
+    """Forwards whose features were not read. Their autograd graphs call it in backward.
 
     It refers to no tensor: the graph of a later forward may go on from theirs, and would keep itself alive.
     """
@@ -101,7 +101,7 @@ class Dropped:
 
 
 class _NoScriptError(UsageError, AttributeError):
-    """Also an AttributeError, so that who asks whether there is such an attribute is answered."""
+    """Also an AttributeError, so that `hasattr` returns False."""
 
 
 class _Hook:
@@ -116,7 +116,7 @@ class _Hook:
 
     @property
     def __name__(self) -> str:
-        """The first thing that torch.jit.script asks of a hook, none of which it can translate."""
+        """torch.jit.script reads this attribute of a hook first; it cannot translate hooks."""
         raise _NoScriptError(
             "torch.jit.script cannot translate a model while branches are attached: strip them first, or script "
             "asymtrain.clean(copy.deepcopy(model))"
@@ -127,7 +127,7 @@ class _Hook:
 
 
 class Caught(NamedTuple):
-    """What a layer gave in one forward: its output, which is read when somebody asks, or the rows read from it."""
+    """What a layer gave in one forward: its output, which is read when a loss needs it, or the rows read from it."""
 
     with_grad: bool
     output: object = None  # None where rows were read at once
@@ -232,13 +232,13 @@ class LayerHook(_Hook):
         if caught is None:
             return None
         if torch.compiler.is_compiling():
-            return caught.rows if caught.output is None else _HELD  # of which nobody can tell here whether it changed
+            return caught.rows if caught.output is None else _HELD  # whether that has changed is unknown here
         feature = caught.rows if caught.output is None else caught.feature
         if isinstance(feature, Tensor) and caught.version is not None and feature._version != caught.version:
             return _CHANGED
         if caught.output is None:
             if self.reader.detach and isinstance(caught.rows, Tensor) and caught.rows.is_inference():
-                return caught.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
+                return caught.rows.clone()  # so that probes can learn from it outside of torch.inference_mode
             return caught.rows
         if caught.with_grad and not torch.is_grad_enabled():
             # Not kept: the loss, which needs the graph, may still be asked for.
@@ -491,14 +491,14 @@ def _mark(module: nn.Module) -> None:
     Compiled code is shared by all modules of a class that fulfil its guards, and torch has none on the absence of
     hooks (skip_nnmodule_hook_guards): code of a plain model would be run, and no hook. Whether an instance has a
     `forward` of its own, torch does guard. So the module gets one, which is that of its class: what runs is the same,
-    and each copy has its own. One that is there already is somebody else's, and stays. A marked model refers to
+    and each copy has its own. One that is there already belongs to other code, and stays. A marked model refers to
     itself: without strip, and while its branches live on, only the garbage collector frees it.
     """
     function = _class_forward(module)
     if function is None or "forward" in module.__dict__:
         return
     if function.__name__ != "forward":
-        # A decorator may have left another name, by which pickle would look for the method in vain.
+        # A decorator may have left another name, by which pickle would not find the method.
         copy = types.FunctionType(
             function.__code__, function.__globals__, "forward", function.__defaults__, function.__closure__
         )
@@ -509,7 +509,7 @@ def _mark(module: nn.Module) -> None:
 
 
 def _unmark(module: nn.Module) -> None:
-    """Take the mark off, unless a `forward` of somebody else's has taken its layer."""
+    """Take the mark off, unless another `forward` has replaced it."""
     method, function = module.__dict__.get("forward"), _class_forward(module)
     bound = isinstance(method, types.MethodType) and method.__self__ is module
     if bound and function is not None and getattr(method, "__code__", None) is function.__code__:

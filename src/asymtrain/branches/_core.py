@@ -6,7 +6,7 @@
     branches.strip(optimizer)            hooks off
 
 All answers are about the model's latest forward, whatever mode it ran in. A backward that also goes through an earlier
-one, about which nobody asked, is refused: its auxiliary loss is missing.
+one whose loss was not taken is refused: its auxiliary loss is missing.
 """
 
 import textwrap
@@ -44,7 +44,7 @@ Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None
 
 
 class Branches(nn.Module):
-    """Temporary heads on layers of a model that they are no part of. Made by `attach`.
+    """Temporary heads on layers of a model, outside of the model. Made by `attach`.
 
     `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the layers' names.
 
@@ -119,7 +119,7 @@ class Branches(nn.Module):
 
     @property
     def strength(self) -> float:
-        """How much the branches count beside the main loss, now; of a schedule the value is read from the device."""
+        """How much the branches count beside the main loss now; the value of a schedule is read from the device."""
         return self.settings.strength if self.schedule is None else float(self.schedule.strength)
 
     def step(self, progress: float) -> None:
@@ -300,7 +300,7 @@ class Branches(nn.Module):
     def _padding(self) -> dict[str, Tensor]:
         """The mask of the model's latest forward, by layer; validated on first use.
 
-        A `pool` function of the user's own may give rows in any order, of which that mask does not know.
+        A user's `pool` function may return rows in any order, which that mask does not follow.
         """
         mask = None if self._capture is None else self._capture.forward.mask
         if mask is None or any(callable(reader.pool) for reader in self.readers.values()):
@@ -352,7 +352,7 @@ class Branches(nn.Module):
             warnings.warn(warning, UsageWarning, stacklevel=2)
 
     def connect(self, model: nn.Module) -> None:
-        """Put the hooks on a model that has the layers, and on no other any more. `attach` does this."""
+        """Put the hooks on a model that has the layers, and take them off any other. `attach` does this."""
         self.disconnect()
         # Positions alone are masked, and only targets of tokens are shifted.
         self._capture = Capture(
@@ -366,7 +366,7 @@ class Branches(nn.Module):
         after_step = self.schedule.after_step if isinstance(self.schedule, Following) else None
         self._steps = StepHook(model, list(self.parameters()), after_step)
         self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
-        # Branches nobody can reach any more could not be stripped; their hooks go with them.
+        # Branches without a reference could not be stripped; their hooks are removed with them.
         self._finalizer = weakref.finalize(self, _remove, self._capture, self._steps)
         self._finalizer.atexit = False
 
@@ -397,7 +397,7 @@ class Branches(nn.Module):
         return logits
 
     def forget(self) -> None:
-        """Drop the model's latest forward: a backward through it is to have no auxiliary loss.
+        """Drop the model's latest forward, if it needs no auxiliary loss.
 
         Its features stay in memory until this, or until the model's next forward.
         """
@@ -509,4 +509,4 @@ NO_MODEL_LOGITS = (
 )
 _EMPTY = nn.ModuleDict()
 _MOST_NAMED = 6
-_FIXED = ("activation", "mask", "strength")  # options of attach that are read here and fixed in the hooks
+_FIXED = ("activation", "mask", "strength")  # options of attach that cannot be set later, since the hooks have them

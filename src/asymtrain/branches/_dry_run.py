@@ -57,7 +57,7 @@ class Recorder:
                     hooks.callback(module.register_forward_hook(self._after_module).remove)
                 elif lets_through(module):
                     hooks.callback(module.register_forward_hook(self._after_elements).remove)
-            # After the layers' own, so that a layer which is a layer is told by itself.
+            # After the layers' own hooks, so that a layer of torch that branches read is seen first.
             for name, module in layers.items():
                 hooks.callback(module.register_forward_hook(partial(self._after_layer, name)).remove)
             yield
@@ -142,7 +142,7 @@ class DryRun:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self.observe(changed)
-        except Exception:  # whatever a model says of inputs that are not its own
+        except Exception:  # models fail in many ways on inputs of another size
             return None
 
 

@@ -136,13 +136,13 @@ class Fuser:
         self,
         names: Sequence[str],
         features: Sequence[Tensor],
-        found: Sequence[Tensor | None],
+        all_weights: Sequence[Tensor | None],
         biases: Sequence[Tensor],
         targets: Tensor,
     ) -> FusionPlan | None:
         """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
         settings, heads = self.settings, [self.heads[name] for name in names]
-        weights = [weight for weight in found if weight is not None]
+        weights = [weight for weight in all_weights if weight is not None]
         # Rows that were read already need no pooling.
         pooled = [
             self.pooled[name] if feature.ndim > 2 and self.pooled[name].token is None else Pooled()

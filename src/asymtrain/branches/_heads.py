@@ -114,7 +114,7 @@ class Head(nn.Module):
         self.redundancy = redundancy
         self.activation: Activation = activation
         self.positions = positions
-        self.pools = False  # whether it gives one row of logits a sample, whatever it reads
+        self.pools = False  # whether it gives one row of logits a sample from any feature
 
     @abstractmethod
     def num_weights(self) -> int:
@@ -441,10 +441,10 @@ def _tower(positions: int, width: int, outputs: int) -> nn.Module:
     if positions < 2:
         raise UsageError("head='tower' reads maps (B, D, H, W): at layers without them use head='mlp'")
     layers: list[nn.Module] = []
-    # Two steps down, of a modest width whatever the layer's, so that a tower on an early layer stays cheap.
-    for taken, made in pairwise((width, *_TOWER)):
-        convolution = _CONVOLUTIONS[positions](taken, made, 3, stride=2, padding=1, bias=False)
-        layers += [convolution, nn.GroupNorm(8, made), nn.GELU()]
+    # Two steps down, of one modest width for every layer, so that a tower on an early layer stays cheap.
+    for channels, channels_out in pairwise((width, *_TOWER)):
+        convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
+        layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]
     return _Tower(*layers, nn.Linear(_TOWER[-1], outputs))
 
 

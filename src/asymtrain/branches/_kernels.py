@@ -33,7 +33,7 @@ _STREAMS = 16  # whose launches of one plan may run at the same time, each with 
 # One compilation serves all sizes.
 _NUMBERS = [
     "features", "rows", "weights", "biases", "table", "shares", "targets", "gradient", "sums", "loss", "counters",
-    "given", "of_weights", "of_biases", "of_rows", "batch", "classes", "ignored", "per_row",
+    "upstream", "of_weights", "of_biases", "of_rows", "batch", "classes", "ignored", "per_row",
 ]  # fmt: skip
 
 # Columns of the table
@@ -450,5 +450,5 @@ def _compiled(kernel, programs: int, numbers, constants) -> Callable[..., None]:
     else:
         launch = kernel.warmup(*numbers, *constants, grid=(programs,))[programs, 1, 1]
         if "stream" in inspect.signature(launch).parameters:  # else it asks which one is current
-            return lambda stream, *given: launch(*given, *constants, stream=stream)
-    return lambda _stream, *given: launch(*given, *constants)
+            return lambda stream, *arguments: launch(*arguments, *constants, stream=stream)
+    return lambda _stream, *arguments: launch(*arguments, *constants)

@@ -18,7 +18,7 @@ from asymtrain.errors import UsageError
 
 
 def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module]) -> list[nn.Module]:
-    """The final norm, if there is one, and the output layer; a `UsageError` where they cannot be told."""
+    """The final norm, if there is one, and the output layer; a `UsageError` if they cannot be found."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def after(module: nn.Module, args: object, output: object) -> None:
@@ -45,7 +45,7 @@ def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module
     last = [module for module, _, _ in calls if module in norms][-1:]
     if not before and last and not _inside(last[0], model, layers):
         raise UsageError(
-            "head='tied' cannot tell how the model's final norm and its output layer belong together: give the layers "
+            "head='tied' cannot infer how the model's final norm and its output layer belong together: give the layers "
             "as a module, head=nn.Sequential(model.norm, model.head)"
         )
     return [*before[-1:], layer]

@@ -22,7 +22,7 @@ class LayerAlignment:
 
 @dataclass(frozen=True)
 class Alignment(LayerAlignment):
-    """How an auxiliary gradient lies to the main gradient over shared parameters.
+    """An auxiliary gradient compared to the main gradient over shared parameters.
 
     A layer is a module that owns parameters: `blocks.0.attention` of `blocks.0.attention.weight`. A parameter of the
     model itself is a layer of its own.
@@ -99,7 +99,7 @@ def gradients_of_both(
 
 @torch.no_grad()
 def accumulate(parameter: nn.Parameter, first: Tensor | None, second: Tensor | None = None) -> None:
-    """Add to `.grad` those of two gradients that there are."""
+    """Add to `.grad` each of two gradients that is not None."""
     reached = [gradient for gradient in (first, second) if gradient is not None]
     if reached:
         # A copy of a single one: autograd may hand out one tensor for two parameters.
@@ -131,7 +131,7 @@ def gradients_of(
     try:
         return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
-        # No property of a loss tells whether its graph is still there: torch finds out on its way.
+        # No property of a loss shows whether its graph still exists: only the call does.
         if "through the graph a second time" not in str(error):
             raise
         raise UsageError(
@@ -174,13 +174,13 @@ def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
     product, main, auxiliary = (sum(row[i] for row in rows) for i in range(3))
     scale = math.sqrt(main) * math.sqrt(auxiliary)
     value = product / scale if scale > 0 else math.nan
-    # NaN is the one value that differs from itself.
+    # only NaN differs from itself
     return LayerAlignment(max(-1.0, min(1.0, value)) if value == value else None, math.sqrt(main), math.sqrt(auxiliary))
 
 
 @dataclass(frozen=True)
 class AlignmentSummary(CosineSummary):
-    """What a log of alignments says. It has an interval from 10 steps on."""
+    """Means over a log of alignments. It has an interval from 10 steps on."""
 
     steps: int  # alignments that were added
     std: float | None  # over steps; divides by their number less one

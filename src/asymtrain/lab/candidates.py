@@ -26,8 +26,8 @@ class Candidate:
     balance: str = "none"
 
     def __post_init__(self) -> None:
-        spec = RunSpec(**self.fields())  # refuses what no run can have
-        object.__setattr__(self, "alpha", spec.alpha)  # a float, where numpy's would not go into JSON
+        spec = RunSpec(**self.fields())  # validates the values
+        object.__setattr__(self, "alpha", spec.alpha)  # a Python float: numpy's cannot be written as JSON
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Candidate":

@@ -5,9 +5,9 @@
         <stack id>/         a stack that was begun: engine/checkpoint.py
 
 A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
-interruption the stacks, and with them the rows, are those of an execution that nothing interrupted.
+interruption the stacks, and with them the rows, are those of an uninterrupted execution.
 
-A plan that is damaged is left out by who reads, and set aside by who trains: its runs are planned anew.
+Readers leave out a damaged plan. Training sets it aside, and plans its runs anew.
 """
 
 import hashlib
@@ -120,7 +120,7 @@ def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
     """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs."""
     sources = []
     for stack in begun_stacks(folder):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged plan is another's concern
+        with suppress(OSError, ValueError, KeyError, TypeError):  # damaged plans are reported elsewhere
             by_id = (
                 json.loads((folder / stack.id / PLAN).read_text())["sources"] if has_state(folder / stack.id) else {}
             )

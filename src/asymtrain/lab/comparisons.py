@@ -2,7 +2,7 @@
 
 A row is a run (`report.rows_frame` makes them; a CSV of them read back does as well). `paired` puts Plain and
 Asymmetric of one seed side by side, `compare` summarises the pairs, `sentence` says it in words. Missing
-values in a comparison are `None`: a single pair has no deviation, interval or p, and nothing pretends so.
+values in a comparison are `None`: a single pair has no deviation, interval or p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from asymtrain.models import display_name
 
 
 def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.DataFrame, list[str]]:
-    """One row for each pair, and the columns that tell the comparisons apart.
+    """One row for each pair, and the columns that distinguish the comparisons.
 
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
-    asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` the comparisons are told apart by
+    asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` comparisons differ by
     dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance
     accuracy, 1 / classes; of classes that are not balanced the column `largest_class` has the share of the largest one,
     which is chance then.
@@ -55,12 +55,12 @@ def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.Data
 
 
 def chance_accuracy(classes: Any, largest: Any = 0.0) -> Any:
-    """What guessing gives: where the `largest` class has more than its part of the images, always naming it."""
+    """The accuracy of guessing: 1 / classes, or the share of the `largest` class if that is more."""
     return np.maximum(1 / classes, largest)
 
 
 def chance_limit(classes: Any, largest: Any = 0.0) -> Any:
-    """Up to this accuracy a run has learnt nothing that guessing would not give: chance, and half of it or 5 points.
+    """Up to this accuracy a run counts as guessing: chance, plus half of it or 5 points.
 
     Of what is left to learn, a tenth is added at most.
     """

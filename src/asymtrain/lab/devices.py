@@ -43,14 +43,14 @@ def default_device(device: torch.device | str | None) -> torch.device:
 
 
 def fast_precision(device: torch.device | str | None) -> Literal["bf16"] | None:
-    """The precision for a question that nobody gave one: bf16 on a GPU that has it, else that of the settings."""
+    """The default precision of a question: bf16 on a GPU that has it, else None, for that of the settings."""
     return "bf16" if default_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else None
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Does an error say that a device's memory, or this machine's, is too small?
+    """Is it an error of too little memory, of a device or of this machine?
 
-    It may be what another one came of: a capture that memory ended early fails with an error of its own.
+    It may be the cause of another error: a capture that ran out of memory fails with an error of its own.
     """
     if isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(
         words in str(problem) for words in _OUT_OF_MEMORY
@@ -67,7 +67,7 @@ def device_name(device: torch.device) -> str:
 
 @contextmanager
 def float32_products(tf32: bool) -> Iterator[None]:
-    """Products of float32 numbers in full, or in TF32 where asked for."""
+    """Products of float32 numbers in full precision, or in TF32."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     try:
@@ -122,7 +122,7 @@ def compiler_settings() -> Iterator[None]:
         torch._functorch.config.patch(donated_buffer=False),
         warnings.catch_warnings(),
     ):
-        # The compiler looks at `.grad` of all that it is given, outputs of another program among them.
+        # The compiler reads `.grad` of all inputs, also of outputs of another program.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
         # Its messages on a GPU are about how our programs are compiled, and mean nothing to users.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.(_inductor|_dynamo|cuda)\b")

@@ -25,8 +25,8 @@ def at_home(path: Path | str) -> Path:
 def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
     """Give files new content, in the order given.
 
-    All are on the disk before the first gets its name, so that a full disk changes none. What processes that were
-    killed while they wrote the same files have left is removed.
+    All are on the disk before the first gets its name, so that a full disk changes none. Leftovers of processes that
+    were killed while they wrote the same files are removed.
     """
     for file in contents:
         remove_torn(file.parent, glob.escape(file.name))
@@ -47,7 +47,7 @@ def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
 
 
 def remove_torn(folder: Path, names: str) -> None:
-    """Remove what processes that are gone have left of files whose names match a pattern."""
+    """Remove unfinished files of ended processes, by a pattern of their names."""
     for file in folder.glob(f"{names}.*.new"):
         process = re.fullmatch(r".*\.(\d{1,9})\.new", file.name)
         if process and not is_running(int(process[1])):

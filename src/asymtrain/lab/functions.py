@@ -1,9 +1,9 @@
 """Functions of the user's own by name: `package.module:function`, which gives data or builds a model.
 
-What one process alone has, such as arrays or a lambda, gets a name of another form.
+Values of this process, such as arrays or a lambda, get a name of another form.
 
-To import a function is to run code. A command imports those alone that were typed (`only_typed`): the names in a store,
-in search.json or in a plan may come from others.
+To import a function is to run code. A command imports only functions that the user typed (`only_typed`): the names in a
+store, in search.json or in a plan may come from others.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from typing import Any
 
 from asymtrain.errors import UsageError, error_line, unknown_name
 
-# Modules of ours that moved. Specs, and so their ids, keep the name that a module had when they were stored. A study
-# names them, and they build models and no more: nobody needs to type them.
+# Modules of ours that moved. Specs, and so their ids, keep the name that a module had when they were stored. They only
+# build models, and a study names them, so users need not type them.
 _STORED_MODULES = {"asymtrain.lab.practice.models": "asymtrain.lab.studies.practice.models"}
 
 
@@ -53,7 +53,7 @@ def name_here(label: str, fingerprint: str) -> str:
 
 @contextmanager
 def importable_here() -> Iterator[None]:
-    """A module of the user's own lies in the folder they work in; workers work in the same."""
+    """Let modules in the working folder be imported; workers have the same folder."""
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -67,7 +67,7 @@ def importable_here() -> Iterator[None]:
 
 @contextmanager
 def only_typed(words: Iterable[str]) -> Iterator[None]:
-    """Let this process import no function but those in the words of a command, while a block runs."""
+    """While a block runs, let this process import only functions that the words of a command name."""
     global _typed
     before, _typed = _typed, {part.strip() for word in words for part in re.split("[=,]", word)}
     try:
@@ -76,17 +76,17 @@ def only_typed(words: Iterable[str]) -> Iterator[None]:
         _typed = before
 
 
-_typed: set[str] | None = None  # None: Python code names what it likes
+_typed: set[str] | None = None  # None: Python code may name any function
 
 
 def own_line(error: BaseException) -> str:
-    """`error_line`, with the last line in a file of the user's own, where the error came by one."""
+    """`error_line`, with the last line in a file of the user's own, if there is one."""
     line = source_line(error)
     return f"{error_line(error)}{f', at {line}' if line else ''}"
 
 
 def source_line(error: BaseException) -> str:
-    """File and line; empty where only installed libraries were at work."""
+    """File and line in the user's own code; empty if the traceback has none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(Path(file), line) for file, line in frames if not file.startswith("<")]
     own = [(file, line) for file, line in own if not _is_installed(file)]

@@ -24,7 +24,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.status import RUNNING, counts_table, pending_states, run_lines
 from asymtrain.lab.texts import counted
 
-# The rest is imported where it is used: commands that train may offer this page, and are read for --help too.
+# The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
     from asymtrain.lab.report.figure import Figure
     from asymtrain.lab.report.table import Table
@@ -55,7 +55,7 @@ def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a store and the logs beside it say at one moment. While it is equal, the page is."""
+    """The state of a store and its logs at one moment. Equal states give equal pages."""
 
     summary: "StoreSummary | None"
     pending: "tuple[tuple[RunSpec, str], ...]"
@@ -134,7 +134,7 @@ def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", runni
 
 
 def count_training(claimed: "Sequence[dict[RunSpec, list[Epoch]]]") -> int:
-    """How many of the stacks that a process holds are being trained: those with an epoch, and one at least.
+    """How many of the stacks that a process holds are being trained: those with an epoch, at least one.
 
     Others may be compiling, or wait for their turn on a GPU.
     """
@@ -144,7 +144,7 @@ def count_training(claimed: "Sequence[dict[RunSpec, list[Epoch]]]") -> int:
 def seconds_left(
     runs: "Sequence[Run]", pending: "Sequence[RunSpec]", histories: "dict[RunSpec, list[Epoch]]", stacks: int
 ) -> float | None:
-    """Time that the pending runs need where as many stacks train as now; None where nobody trains, or it is unknown.
+    """Time that the pending runs need if as many stacks train as now; None if none trains, or it is unknown.
 
     An epoch of a run takes as long as those of its backbone have taken so far; it is the run's share of its stack.
     """
@@ -256,7 +256,7 @@ class LivePage:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers on this machine, with one page, to few at the same time."""
+    """Serves one page on this machine, to few connections at the same time."""
 
     allow_reuse_address = True  # a port that was used a moment ago
     daemon_threads = True
@@ -288,7 +288,7 @@ class Server(socketserver.ThreadingTCPServer):
             self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over a browser that went away."""
+        """Ignore a browser that closed its connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -342,4 +342,4 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: a page asks every few seconds."""
+        """Log nothing: a page asks every few seconds."""

@@ -1,4 +1,4 @@
-"""What this machine has and runs, found out without torch."""
+"""Cores, memory, processes and GPUs of this machine, without torch."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """Bytes of memory that this process may use at most, as far as the system tells."""
+    """Bytes of memory that this process may use at most, if the system reports it."""
     limits = [sys.maxsize]
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # not on every system
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -30,7 +30,7 @@ def memory() -> int:
 
 
 def is_running(process: int) -> bool:
-    """Is there a process of this number? True where the system cannot be asked."""
+    """Is there a process of this number? True if the system cannot report it."""
     if os.name != "posix":
         return True  # there, os.kill would end it
     try:
@@ -43,5 +43,5 @@ def is_running(process: int) -> bool:
 
 
 def may_have_gpu() -> bool:
-    """False where torch cannot find a GPU; True where it has to be asked."""
+    """False if torch cannot find a GPU; True if only torch can tell."""
     return not sys.platform.startswith("linux") or any(any(Path("/dev").glob(name)) for name in _DRIVERS)

@@ -82,7 +82,7 @@ FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in r
 """What a recipe is made of."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
 LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
-# Fields that decide a result: the first line of a command names the defaults of those that nobody gave.
+# Fields that decide a result: the first line of a command names those that the user did not give.
 NAMED_FIELDS = {
     "dataset": "data", "per_class": "images a class", "epochs": "epochs", "batch": "batch",
     "learning_rate": "learning rate", "weight_decay": "weight decay", "precision": "precision", "alpha": "alpha",
@@ -130,7 +130,7 @@ def complete(
 
 
 def fitting_batch(batch: int, images: int) -> int:
-    """The batch, halved until an epoch has as many batches as it should, or the batch is as small as it may be."""
+    """The batch, halved until an epoch has enough batches, or the batch is the smallest allowed."""
     while batch > SMALLEST_BATCH and math.ceil(images / batch) < LEAST_BATCHES:
         batch //= 2
     return batch
@@ -173,7 +173,7 @@ def _training_size(spec: RunSpec, dataset: "Dataset") -> int:
 
 
 def _of_each(specs: Sequence[RunSpec], field: str) -> str:
-    """The value that specs share, or each with the models that have it."""
+    """The value that all specs share, or each value with its models."""
     archs: dict[str, list[str]] = {}
     for spec in specs:
         archs.setdefault(_text(getattr(spec, field)), []).append(spec.arch)

@@ -27,8 +27,7 @@ Options = tuple[tuple[str, Value], ...]
 class RunSpec:
     """One training run. Comments name the choice; the first value in a `Literal` is the default.
 
-    Redundancy 0 is Plain: its auxiliary settings are reset, so that Plain is one spec whatever it is
-    compared with.
+    Redundancy 0 is Plain: its auxiliary settings are reset, so that Plain is one spec in every comparison.
     """
 
     # What is learnt.
@@ -45,7 +44,7 @@ class RunSpec:
     at: tuple[str, ...] = ()  # layers as `attach` takes them; () for a backbone's own, or the repeated blocks
     layers: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
     pool: Literal["mean", "class_token"] = "mean"  # from a layer's output to features; a backbone has its own
-    layout: str = ""  # the axes of a layer's output (BTD, BCHW), where `attach` cannot tell them
+    layout: str = ""  # the axes of a layer's output (BTD, BCHW), if `attach` cannot infer them
     head: Literal["linear", "mlp", "tower"] = "linear"  # tower: convolutions on maps, which it pools itself
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all"] = "last"
@@ -90,7 +89,7 @@ class RunSpec:
     cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
 
     def __post_init__(self) -> None:
-        # Of a study's thousands of specs, few fields are not at their defaults: only the others are looked at.
+        # A study has thousands of specs, with few fields that differ from their defaults: only these are checked.
         values = vars(self)
         changed = [name for name, default in DEFAULTS.items() if values[name] is not default]
         values |= {name: _normalised(name, values[name]) for name in changed}
@@ -132,7 +131,7 @@ class RunSpec:
 
 
 class Epoch(NamedTuple):  # a study has half a million of them: a frozen dataclass takes ten times as long to make
-    """What one epoch left. Losses and training accuracy are means over the epoch's steps.
+    """The record of one epoch. Losses and training accuracy are means over its steps.
 
     Cosines and norms are of the gradients of the main and the auxiliary loss over the backbone parameters that both
     reach, at the measured steps; a cosine is None where it is undefined.
@@ -156,13 +155,13 @@ class Epoch(NamedTuple):  # a study has half a million of them: a frozen datacla
 
     @property
     def is_finite(self) -> bool:
-        """Did nothing that was recorded leave the finite numbers?"""
+        """Are all recorded numbers finite?"""
         return all(math.isfinite(value) for value in self if isinstance(value, float))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A spec and what came of it. A diverged run keeps the epochs before it left the finite numbers."""
+    """A spec and its result. A diverged run keeps the epochs before a value was not finite."""
 
     spec: RunSpec
     history: tuple[Epoch, ...]
@@ -170,8 +169,8 @@ class Run:
     device: str = "cpu"
     path: str = "reference"  # which engine path trained it
     answers: bytes | None = None  # one bit for each test image: was it classified right after the last epoch?
-    # What was trained on what: a spec names them, and what it names can change. None where it was not recorded, which
-    # holds for everything from here on.
+    # Model and data, since what a spec names can change. These and the following fields are None if they were not
+    # recorded.
     model_fingerprint: str | None = None  # of the model with the initial values of seed 0
     data_fingerprint: str | None = None
     calibration_error: float | None = None  # expected, on the test images after the last epoch
@@ -231,7 +230,7 @@ _OBJECTIVES = (
     "mse",
     "huber",
     "distill",
-)  # of the registry, which loads torch: a spec is read without it
+)  # a copy of the names in the registry, since that loads torch
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "label_smoothing": 0, "warmup": 0, "clip": 0,

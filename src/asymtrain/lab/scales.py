@@ -15,7 +15,7 @@ from asymtrain.lab.runs import RunSpec
 class Scale:
     """Defaults of a study."""
 
-    dataset: str  # what is learnt where nothing else is asked for
+    dataset: str  # the default dataset
     seeds: tuple[int, ...]
     fields: Mapping[str, Any]  # of every spec
     archs: Mapping[str, Mapping[str, Any]]  # of the specs of each backbone
@@ -62,7 +62,7 @@ SCALES: dict[str, Scale] = {
 }
 
 
-# Of a model by name, such as timm:resnet18: what trains most networks tolerably with AdamW.
+# Of a model by name, such as timm:resnet18: values that train most networks acceptably with AdamW.
 OTHER_ARCHS: Mapping[str, Any] = {"learning_rate": 1e-3, "weight_decay": 1e-2, "alpha": 0.1}
 
 
@@ -73,7 +73,7 @@ def get_scale(name: str) -> Scale:
 
 
 def scaled_spec(scale: Scale, arch: str, dataset: str | None = None, **chosen: Any) -> RunSpec:
-    """The Asymmetric spec of a backbone at a scale; fields that are chosen win, None leaves the default."""
+    """The Asymmetric spec of a backbone at a scale; given fields win, None leaves the default."""
     dataset = dataset or scale.dataset
     named_fields = {name: value for name, value in chosen.items() if value is not None}
     fields = {**scale.fields, **scale.archs.get(arch, OTHER_ARCHS), **scale.datasets.get(dataset, {}), **named_fields}

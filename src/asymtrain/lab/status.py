@@ -16,7 +16,7 @@ RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "no
 
 
 def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
-    """What was asked for and is not there yet, each with why."""
+    """Requested runs without a result, each with the reason."""
     from asymtrain.lab.checkpoints import checkpointed
 
     pending = store.pending()

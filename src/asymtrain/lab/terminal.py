@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.report.table import Column, Table
     from asymtrain.lab.runs import Run
 
-# What tells controls apart.
+# settings that distinguish controls
 _KINDS = ("signal", "branch_weights", "branch_labels", "objective", "bias")
 AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
@@ -33,7 +33,7 @@ LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
 
 
 class Screen(Console):
-    """A console on which text is text: neither markup nor a control character in a name does anything."""
+    """A console that prints markup and control characters in names as text."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -44,7 +44,7 @@ class Screen(Console):
 
 
 def plain_text(text: str) -> Text:
-    """For what reads a string as markup, whatever the console says."""
+    """For parts of rich that read every string as markup."""
     return Text(printable(text))
 
 
@@ -154,13 +154,13 @@ class Display:
         return self.bar.add_task("starting", total=None, progress=None)
 
     def begin(self) -> None:
-        """Tell what is told first, once: after all that can be refused."""
+        """Print the first lines, once, after everything is validated."""
         lines, self.opening = self.opening, ()
         for line in lines:
             self.console.print(line)
 
     def stage(self, words: str) -> None:
-        """What begins now; the bar begins again with it."""
+        """Name the stage that begins now, with a new bar."""
         self.begin()
         self.console.print(words)
         self.bar.remove_task(self.task)

@@ -58,7 +58,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def csv_text(cell: str) -> str:
-    """The text that a cell of `csv_cell` was made of; a ValueError where it was made of none."""
+    """The text that `csv_cell` made a cell of; a ValueError for any other cell."""
     if cell.startswith(_JSON):
         return str(json.loads(cell.removeprefix(_JSON)))
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

@@ -4,7 +4,7 @@ To add a backbone: one file with a `Backbone`, one line in `BACKBONES` (`_buildi
 Commands, tables and the shared tests pick it up from there; its learning rate and small sizes at each scale are an
 entry in `lab/scales.py`.
 
-A name is loaded, and torch with it, when it is first used: what only names backbones does not wait for torch.
+A name is loaded, and torch with it, when it is first used: code that only names backbones does not wait for torch.
 """
 
 import sys
@@ -64,13 +64,13 @@ def __dir__() -> list[str]:
 
 
 def backbone_names() -> tuple[str, ...]:
-    """The names in `BACKBONES`: those of `KNOWN` as long as nobody has loaded it to add another."""
+    """The names in `BACKBONES`, or in `KNOWN` as long as that is not loaded."""
     building = sys.modules.get(f"{__name__}._building")
     return tuple(KNOWN if building is None else building.BACKBONES)
 
 
 def display_name(name: str) -> str:
-    """What tables and pages call a model: a backbone's class, such as ViT; of any other its name, `timm:resnet18`."""
+    """What tables and pages call a model: a backbone's class, such as ViT; any other by name, `timm:resnet18`."""
     if name in KNOWN:
         return KNOWN[name][0]
     building = sys.modules.get(f"{__name__}._building")

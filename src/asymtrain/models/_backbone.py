@@ -1,7 +1,7 @@
 """What every backbone offers: a module for users, and a pure stacked function for the engine.
 
 A backbone is written twice on purpose. The module (`forward`, made of submodules) is what a user trains and
-where `attach` hangs its branches. The pure function (`stacked`) computes the same thing for R runs at once
+where `attach` puts branches. The pure function (`stacked`) computes the same for R runs at once
 from stacked parameters. A test holds the two together.
 
 Axis letters: R runs, B batch, T tokens, D width, C classes, K points.

@@ -104,7 +104,7 @@ def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
         pytest.param({"seed": 3}, "seed is given as minutes= here", id="seed"),
         pytest.param({"build": net(3)}, "build must make a new model at each call", id="a model"),
         pytest.param({"data": [points(8)] * 20}, r"data is 20 values: give \(x, y\)", id="batches"),
-        pytest.param({"validation": "none"}, "validation is not yours to set", id="validation"),
+        pytest.param({"validation": "none"}, "validation cannot be set", id="validation"),
         pytest.param({"epoch": 3}, "argument of tune, or field of a run, 'epoch'", id="a typo"),
         pytest.param({"minutes": 0}, "minutes must be a number above 0", id="no time"),
         pytest.param({"minutes": "long"}, "minutes must be a number", id="no number"),

@@ -37,7 +37,7 @@ def cli(capsys, monkeypatch, workplace, one_core):
 
 @pytest.fixture
 def photos(tmp_path):
-    """`--data` for trainings whose accuracy nobody reads: three classes of ten images, an epoch of one step."""
+    """`--data` for runs whose accuracy nobody reads: three classes of ten images, an epoch of one step."""
     image = pytest.importorskip("PIL.Image")
     for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30)), ("blue", (30, 30, 200))):
         (tmp_path / "photos" / name).mkdir(parents=True)

@@ -194,8 +194,8 @@ def test_a_device_is_refused_before_anything_is_said_of_the_store(refused, comma
 def test_what_the_library_says_of_arguments_is_said_of_options():
     from asymtrain.__main__ import _as_options
 
-    assert _as_options("which cannot be told: pass layout='BTD' (batch, tokens, width), or") == (
-        "which cannot be told: pass --layout BTD (batch, tokens, width), or"
+    assert _as_options("which is ambiguous: pass layout='BTD' (batch, tokens, width), or") == (
+        "which is ambiguous: pass --layout BTD (batch, tokens, width), or"
     )
     assert _as_options("name layers with at=, for example at='layers.*'") == (
         "name layers with --at, for example --at 'layers.*'"

@@ -28,7 +28,7 @@ def make(study, known):
     return RecipeOutput((table,), (figure,))
 
 
-RECIPE = Recipe("table18", ("table18", "figure10"), "Table 18: a stranger's", "Why?", "By hand.", (),
+RECIPE = Recipe("table18", ("table18", "figure10"), "Table 18: of a user", "Why?", "By hand.", (),
                 lambda study, known: Needs((spec_of(study),)), make)  # fmt: skip
 
 
@@ -56,5 +56,5 @@ def test_a_recipe_is_listed_run_shown_and_exported(added, cli, tmp_path):
     assert (cell["text"], cell["low"], cell["high"], len(cell["spec_ids"])) == ("0.25 to 0.50", 0.25, 0.5, 1)
     assert (tmp_path / "page" / "paper-figure10.svg").read_text().startswith("<svg")
     assert (tmp_path / "page" / "paper-table18.csv").read_text() == "Backbone,Span: low,Span: high\nMLP,0.25,0.50\n"
-    assert "Table 18: a stranger" in (tmp_path / "page" / "paper.html").read_text()
+    assert "Table 18: of a user" in (tmp_path / "page" / "paper.html").read_text()
     assert cli("paper", "show", "table18", "--arch", "cnn").code == 2

@@ -529,7 +529,7 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
 
 ENOUGH = ("--data-option", "size=6500", "--data-option", "image_size=8", "--data-option", "test_size=100")
 SMALL_MLP = ("--arch-option", "widths=[8, 8]")
-TRAININGS = {
+COMMANDS = {
     "run": ("run", "--arch", "mlp", *SMALL_MLP, *ONCE),
     "tune": ("tune", "mlp", *SMALL_MLP, "--epochs", "1", "--minutes", "0.1", "--candidate", "alpha=0.1"),
     "search": ("search", "--arch", "mlp", *SMALL_MLP, *ONCE, "--final-epochs", "1",
@@ -540,13 +540,13 @@ TRAININGS = {
 @pytest.mark.parametrize(
     ("command", "given", "batch", "said"),
     [
-        *((command, ("--recipe", "strong"), 16, "Batch 16, not the recipe's 128: of 240") for command in TRAININGS),
+        *((command, ("--recipe", "strong"), 16, "Batch 16, not the recipe's 128: of 240") for command in COMMANDS),
         ("run", (*ENOUGH, "--recipe", "ordinary"), 128, "batch 128"),
         ("search", ("--recipe", "ordinary", "--batch", "50"), 50, ""),
     ],
 )
 def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(cli, command, given, batch, said):
-    result = cli(*TRAININGS[command], *given, "--out", "out")
+    result = cli(*COMMANDS[command], *given, "--out", "out")
     assert result.code == 0, result.err
     assert {run.spec.batch for run in stored_runs(Path("out/runs.sqlite"))} == {batch}
     first, second = result.err.splitlines()[:2]

@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_told_of(train_here, train_a_little, store, note
 
 
 @pytest.fixture
-def stranger(monkeypatch):
+def other_process(monkeypatch):
     """The name that another live process would put on its claims."""
     process = subprocess.Popen(["sleep", "3600"])
     yield lambda: f"{socket.gethostname()}/{process.pid}/{requests._start_of(process.pid)}"
@@ -214,11 +214,11 @@ def stranger(monkeypatch):
     process.wait()
 
 
-def test_runs_of_another_process_are_left_to_it(train_here, store, notes, stranger, monkeypatch):
+def test_runs_of_another_process_are_left_to_it(train_here, store, notes, other_process, monkeypatch):
     specs = examples("mlp", 2, epochs=2)
     others = Store(store)
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "this_process", stranger)
+        patch.setattr(requests, "this_process", other_process)
         assert others.claim(specs[:3]) == specs[:3]
     # The other process has begun a stack of which one run is wanted here and not held by it.
     begun = StackPlan(tuple(specs), "batched")

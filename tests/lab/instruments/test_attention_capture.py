@@ -143,7 +143,7 @@ def test_timm(qk_norm):
         torch.testing.assert_close(got, want)
 
 
-class Stranger(nn.Module):
+class UserAttention(nn.Module):
     """Attention that nobody knows: other names, keys normalised, a scale of its own."""
 
     def __init__(self, width):
@@ -159,7 +159,7 @@ class Stranger(nn.Module):
 
 def test_a_stranger_s_module_by_a_function():
     torch.manual_seed(0)
-    tower = Tower(Stranger)
+    tower = Tower(UserAttention)
 
     def read(module, x):
         return split_heads(module.to_q(x), 4), split_heads(module.to_k(x), 4), module.factor
@@ -209,7 +209,7 @@ BAD = {
     "not an attention layer": (own_vit, {"layers": ["blocks.0.mlp"]}, "is no attention layer"),
     "read without layers": (own_vit, {"read": lambda *_: None}, "needs layers="),
     "heads are not split": (
-        lambda: Tower(Stranger),
+        lambda: Tower(UserAttention),
         {"layers": ["blocks.0.attn"], "read": lambda module, x: (module.to_q(x), module.to_k(x))},
         "width of a head",
     ),

@@ -1,4 +1,4 @@
-"""Attention of any model: strangers' modules, what stands before the patches, images and masks that are refused."""
+"""Attention of any model: modules of users, what stands before the patches, images and masks that are refused."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The loss on a grid: closed forms, a stranger's module, chunks, bad grids."""
+"""The loss on a grid: closed forms, a user's module, chunks, bad grids."""
 
 import copy
 
@@ -52,13 +52,13 @@ def test_the_chunk_changes_nothing(chunk):
     )
 
 
-def stranger():
+def user_module():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, 3))
 
 
 def test_a_stranger_s_module_against_loaded_weights_and_left_as_it_was():
-    module = stranger().train()
+    module = user_module().train()
     module[2].eval()  # modes differ inside, and come back
     x, y = torch.randn(10, 4), torch.arange(10) % 3
     before, modes = copy.deepcopy(module.state_dict()), [part.training for part in module.modules()]
@@ -67,7 +67,7 @@ def test_a_stranger_s_module_against_loaded_weights_and_left_as_it_was():
     grid = (grid_coordinates(3, 0.2), grid_coordinates(5, 0.1))
     found = surface(module_losses(module, x, y, F.cross_entropy), center, directions, grid, chunk=4)
 
-    slow = stranger().eval()
+    slow = user_module().eval()
     for i, a in enumerate(grid[0]):
         for j, b in enumerate(grid[1]):
             weights = {n: v + float(a) * directions[0][n] + float(b) * directions[1][n] for n, v in center.items()}

@@ -1,6 +1,7 @@
 """Every kind of page in a real browser: values under the pointer, what can be switched, turned, moved and sorted."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from paper_results import STUDY, invented_results
 from test_drawing import PANELS, PIXELS, figure
 
 from asymtrain.lab.instruments.alignment.show import alignment_page
+from asymtrain.lab.report import page as page_module
 from asymtrain.lab.report import write_report
 from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
@@ -116,6 +118,17 @@ def test_a_figure_says_what_the_table_says(open_page, pages):
     assert f"{interval} points" in said
     seeds = page.locator("[aria-labelledby=seeds] tbody tr").filter(has_text="MLP").locator("td:nth-child(5)")
     assert f"{', '.join(map(str.strip, seeds.all_text_contents()))} points" in said
+
+
+def test_values_under_the_pointer_are_rounded_as_in_tables(browser):
+    """Accuracies of few images are often halfway between two numbers of a table."""
+    script = Path(page_module.__file__).with_name("templates").joinpath("live.js").read_text()
+    (fixed,) = re.findall(r"^  function fixed\(.*?^  }$", script, re.MULTILINE | re.DOTALL)
+    values = [i / 8 for i in range(-80, 81)] + [0.15, 1.005, 10.224999999999998, -0.05, 1e-9]
+    page = browser.new_page()
+    said = page.evaluate(f"values => {{ {fixed} return values.map((value) => fixed(value, 1)); }}", values)
+    page.close()
+    assert said == [f"{value:.1f}" for value in values]
 
 
 def test_bars_and_surfaces_say_their_values(open_page, pages):

@@ -46,7 +46,7 @@ def with_whole_tables(page):
 
 
 class Outline(HTMLParser):
-    """Ids, links, missing places, and the text and link of each place of each table, as the page's script sets them up.
+    """Ids, links, missing places, and the text and link of each cell of each table, as the page's script sets them up.
 
     A number of ours without a link has the same specs as that before it in its row.
     """

@@ -49,7 +49,7 @@ def base_spec(
 ) -> RunSpec:
     """The Asymmetric spec of a model without its seed, as differences from a scale.
 
-    A field that is None has the recipe's value, and without one the scale's.
+    A field that is None has the recipe's value, or without a recipe the scale's.
     """
     from asymtrain.lab.recipes import recipe_fields
     from asymtrain.lab.runs import RunSpec
@@ -72,7 +72,7 @@ def base_spec(
 
 
 def recommends(fields: Mapping[str, Any], strength: object) -> bool:
-    """Whether nobody named a configuration of branches, or its strength alone; `fields` are those of runs."""
+    """Whether the user named no configuration of branches, or only its strength; `fields` are those of runs."""
     from asymtrain.lab.candidates import Candidate
 
     if strength is None:
@@ -82,7 +82,7 @@ def recommends(fields: Mapping[str, Any], strength: object) -> bool:
     for name in ("alpha", "class_reduction", "layer_reduction", "balance"):
         if name in fields:
             option = "--alpha" if name == "alpha" else f"--set {name}={fields[name]}"
-            raise UsageError(f"--strength is a weight in a unit of its own: leave out --strength, or {option}")
+            raise UsageError(f"--strength has its own unit, which fixes this: leave out --strength, or {option}")
     return True
 
 
@@ -122,7 +122,7 @@ def check_output(folder: Path, record: Path) -> None:
 
 
 def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
-    """Versions that these runs were trained with; several of one thing are all named. Those of now without a record."""
+    """Versions that these runs were trained with, all of them; without a record, the current ones."""
     from asymtrain.lab.report.run_report import current_versions
     from asymtrain.lab.store import Store
     from asymtrain.lab.store.provenance import joined_versions
@@ -238,7 +238,7 @@ _ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "d
 def given_fields(
     function: str, arguments: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Those that a function's arguments chose, unless None, and further ones; `own` are known by another name there."""
+    """Fields of a run from a function's arguments, unless None, and further ones; `own` have another name there."""
     from asymtrain.lab.runs import DEFAULTS
 
     for name in fields:
@@ -346,7 +346,7 @@ def parse_seeds(seeds: int | Iterable[int], first: int = FIRST_SEED) -> tuple[in
 
 
 def call_text(function: str, base: RunSpec, fields: Mapping[str, Any], own: Mapping[str, str], **options: Any) -> str:
-    """The call as a page shows it, with the options that are set; what is no name stands by that of its runs."""
+    """The call as a page shows it, with the options that are set; functions and arrays by the name that runs store."""
     arguments = {**fields, **{name: value for name, value in options.items() if value}}
     keywords = [f"{own.get(name, name)}={value!r}" for name, value in arguments.items()]
     return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *keywords])})"

@@ -58,7 +58,7 @@ def compare(
 
     Both runs of a pair have the same initial weights, batches, augmentation and dropout masks. It does what `asymtrain
     run` does, and runs of the same names and settings have the same ids and numbers. None leaves the recipe's value,
-    or what `asymtrain run` would take.
+    or that of `asymtrain run`.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
@@ -82,25 +82,25 @@ def compare(
             `Dataset` of `asymtrain.lab.data`, or arrays or tensors: (x, y), (x, y, x_test, y_test) or a dict of these
             names. Without a test set a fifth of each class is held out. Arrays too keep training in this process.
         seeds: how many (5: 42 to 46), or which.
-        recipe: paper, ordinary, strong; None for the scale's own settings.
+        recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         epochs: of each run.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW.
-        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
+        at: layers by name, as `attach` takes them; by default the repeated blocks.
         pool: mean, or class_token.
-        layout: the axes of a layer's output, such as BTD, where they cannot be told.
+        layout: the axes of a layer's output, such as BTD, if an error asks for them.
         head: linear, mlp, or tower, for layers that give maps.
         objective: the loss of a branch: sigmoid, softmax, distill, mse or huber.
         bias: prior, for branches with a bias that begins at the classes' shares.
         redundancy: branches at each layer.
-        strength: how much branches count beside the main loss, as `attach` takes it; what else is not given of them is
-            the recommended configuration, which is trained where nothing is given.
-        alpha: the weight of the auxiliary objective in the paper's unit; what else is not given is the paper's.
+        strength: how much branches count beside the main loss, as `attach` takes it. Their other settings are
+            the recommended ones, which are also trained if you give none.
+        alpha: the weight of the auxiliary loss in the paper's unit. Their other settings are then the paper's.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        device: cpu, cuda or cuda:1; by default the fastest available.
         data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints: after Ctrl-C the same call goes on, and what is trained is not
             trained again. Without it, runs are kept in `runs.sqlite` of `out`, and without both in memory alone.

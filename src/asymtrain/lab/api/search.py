@@ -73,10 +73,10 @@ def search(
         seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
-        recipe: paper, ordinary, strong; None for the scale's own settings.
+        recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        device: cpu, cuda or cuda:1; by default the fastest available.
         data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
         out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.

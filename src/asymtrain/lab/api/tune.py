@@ -52,7 +52,7 @@ def tune(
     """Say whether branches help a model, in the minutes there are.
 
     Runs with the recommended branches and without (the baseline) share seeds, and are compared on the test images
-    after every pair, by an interval that holds however often one looks. In the time that is left, alternatives race
+    after every pair, by an interval that allows a look after each. In the time that is left, alternatives race
     against the recommended branches on held-out training images, and the winner is confirmed on fresh seeds.
 
     >>> import numpy as np, torch, asymtrain
@@ -78,18 +78,18 @@ def tune(
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields, such as objective, bias,
             alpha, layers (all, later, middle) and alpha_schedule: the first in place of the recommended ones, the
             others in place of the list of alternatives.
-        recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
+        recipe: how you train: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
-        learning_rate: the highest. Where none is given and the baseline does not learn, a third and a tenth of the
+        learning_rate: the highest. If you give none and the baseline does not learn, a third and a tenth of the
             recipe's are tried.
         weight_decay: of AdamW.
-        at: layers as `attach` takes them, by name; the repeated blocks where none are given.
+        at: layers by name, as `attach` takes them; by default the repeated blocks.
         pool: mean, or class_token.
-        layout: the axes of a layer's output, such as BTD, where they cannot be told.
+        layout: the axes of a layer's output, such as BTD, if an error asks for them.
         precision: fp32, tf32 or bf16; bf16 by default on a GPU that has it.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        device: cpu, cuda or cuda:1; by default the fastest available.
         data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
         out: a folder for report.html and tune.json. After Ctrl-C the same call goes on there, with the plan it had.
@@ -107,7 +107,7 @@ def tune(
     own = common.OWN | {"seed": "minutes"} | dict.fromkeys(Candidate().fields(), "candidates")
     for name in ("validation", "test"):
         if name in fields:
-            raise UsageError(f"{name} is not yours to set here: pairs are tested, and the race validates")
+            raise UsageError(f"{name} cannot be set here: pairs are tested, and the race validates")
     arguments = {
         "epochs": EPOCHS if epochs is None else epochs, "batch": batch, "learning_rate": learning_rate,
         "weight_decay": weight_decay, "at": at, "pool": pool, "layout": layout, "precision": precision,

@@ -165,8 +165,8 @@ class RunOptions:
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="How runs are trained: paper, ordinary or strong. Default: as the scale says.",
-            autocompletion=offered("paper", "ordinary", "strong"),
+            help="How runs are trained: paper, ordinary, strong, vit_lite or small_vit. Default: as the scale says.",
+            autocompletion=offered("paper", "ordinary", "strong", "vit_lite", "small_vit"),
         ),
     ] = None
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
@@ -180,10 +180,10 @@ class RunOptions:
         typer.Option(metavar="NAME", help="Layers: module names or globs. Default: the model's blocks."),
     ] = None
     layout: Annotated[
-        str | None, typer.Option(help="The axes of a layer's output, such as BTD, where they cannot be told.")
+        str | None, typer.Option(help="The axes of a layer's output, such as BTD, if asymtrain asks for them.")
     ] = None
     redundancy: Annotated[int | None, typer.Option(help="Branches at each point.", callback=one_or_more)] = None
-    alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None
+    alpha: Annotated[float | None, typer.Option(help="Weight of the branches' loss, in the paper's unit.")] = None
     precision: Annotated[
         str | None,
         typer.Option(
@@ -376,14 +376,14 @@ class OutputOptions:
         return self.store or self.out / STORE_NAME
 
     @property
-    def given(self) -> list[str]:
+    def given_words(self) -> list[str]:
         """The folder and the store as they were given, for a command that is named to the user."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in ("out", "store")}
         return [word for name, value in values.items() if value != defaults[name] for word in (f"--{name}", str(value))]
 
     def looked_into(self) -> Path:
-        """The store; that there is none is told where one was named, since the name may be wrong."""
+        """The store; a missing one is reported if it was named, since the name may be wrong."""
         from asymtrain.lab.store import store_exists
         from asymtrain.lab.terminal import stderr
 

@@ -104,7 +104,7 @@ class SizeOptions:
 
 @dataclass(frozen=True)
 class StudyOptions(SizeOptions):
-    """How large a reproduction is, how the paper is read, and of which backbones."""
+    """How large a reproduction is, which backbones it has, and how the paper is read."""
 
     reading: Annotated[
         list[str] | None,
@@ -120,7 +120,7 @@ class StudyOptions(SizeOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Do these backbones alone: mlp, cnn, vit; several with commas.",
+            help="Only these backbones: mlp, cnn, vit; several with commas.",
             autocompletion=offered_archs,
         ),
     ] = None
@@ -151,7 +151,7 @@ class StudyOptions(SizeOptions):
 
 @dataclass(frozen=True)
 class BlockOptions(SizeOptions):
-    """The study whose blocks are done: unless told otherwise, that of results/."""
+    """The study whose blocks are done; by default that of results/."""
 
     scale: Annotated[str, typer.Option(help="paper: as published. quick: minutes on a CPU.")] = "paper"
     precision: Annotated[
@@ -443,7 +443,7 @@ SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 90
 
 
 def study_sentence(study: "Scope") -> str:
-    """How large a study is: who typed 42 for one seed sees here that it means 42 of them."""
+    """How large a study is; `--seeds 42` means 42 seeds, which is seen here."""
     seeds = study.seeds
     names = ", ".join(map(str, seeds))
     if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):

@@ -39,7 +39,7 @@ class PairOptions(RunOptions):
 
     alpha: Annotated[
         float | None,
-        typer.Option(help="Weight of branches in the paper's unit; then all else is the paper's."),
+        typer.Option(help="Weight of branches in the paper's unit; their other settings are then the paper's."),
     ] = None
     strength: Annotated[
         float | None,
@@ -56,9 +56,7 @@ def run(
     tracks: TrackOptions,
     watch: WatchOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
-    from_search: Annotated[
-        Path | None, typer.Option(help="Train what a search chose: the folder that it wrote to.")
-    ] = None,
+    from_search: Annotated[Path | None, typer.Option(help="Train the values that a search chose: its folder.")] = None,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 

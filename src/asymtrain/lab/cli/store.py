@@ -45,7 +45,7 @@ def export(
         typer.Option(metavar="STUDY/BLOCK", help="Write the rows of this block alone, such as practice/signal-swin."),
     ] = None,
 ) -> None:
-    """Write everything that was run and measured to a folder of tables.
+    """Write all runs and measurements to a folder of tables.
 
     An earlier export of the same store in the folder is replaced. With --without, what other exports hold is not
     written again: `--without results` keeps in a new folder of results/ what its other folders do not have.
@@ -133,7 +133,7 @@ def _specs_of(blocks: Iterable[str], store: Path) -> set[str]:
     from asymtrain.lab.studies.frame import get_block, joined
     from asymtrain.lab.studies.snapshot import read_store
 
-    known, ids = read_store(store), set[str]()
+    snapshot, ids = read_store(store), set[str]()
     for name in blocks:
         study_name, _, block_name = name.partition("/")
         if study_name not in STUDIES:
@@ -141,7 +141,7 @@ def _specs_of(blocks: Iterable[str], store: Path) -> set[str]:
         study = load_study(study_name)
         block = get_block(study, block_name)
         scope = block.scope(study.scope())
-        needs = joined(study.needs(part, scope, known) for part in block.parts)
+        needs = joined(study.needs(part, scope, snapshot) for part in block.parts)
         ids |= {spec.id for spec in needs.specs} | {wanted.spec.id for wanted in needs.measurements}
     return ids
 

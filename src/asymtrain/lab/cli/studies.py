@@ -89,7 +89,7 @@ def do_next(
     snapshot = read(output)
     wanted = block or first_unfinished(study, scope, snapshot)
     if wanted is None:
-        again = shlex.join(["asymtrain", study.name, "show", *options, *output.given])
+        again = shlex.join(["asymtrain", study.name, "show", *options, *output.given_words])
         stdout().print(f"Every block is finished: `{again}` prints the results.")
         return
     own = wanted.scope(scope)
@@ -196,7 +196,7 @@ def study_group(name: str) -> typer.Typer:
         output: StudyOutput,
         tracks: TrackOptions,
     ) -> None:
-        """Train what blocks still need: what waits for a choice is trained once that is made.
+        """Train what blocks still need; what depends on a selection is trained when that is made.
 
         Called again, it goes on where it stopped.
         """

@@ -59,7 +59,10 @@ class ModelOptions(RunOptions):
     data: Annotated[str | None, DATA] = "shapes"
     recipe: Annotated[
         str | None,
-        Option(help="How you train: paper, ordinary or strong.", autocompletion=offered("paper", "ordinary", "strong")),
+        Option(
+            help="How you train: paper, ordinary, strong, vit_lite or small_vit.",
+            autocompletion=offered("paper", "ordinary", "strong", "vit_lite", "small_vit"),
+        ),
     ] = "ordinary"
     epochs: Annotated[int | None, Option(help="Epochs of your training. Default: 30.", callback=one_or_more)] = None
 

@@ -1,7 +1,7 @@
 """An archive with a known checksum: fetch it, compare, unpack, and leave whole files or none.
 
-Everything is made in a scratch folder beside its destination and moved there by one rename. A connection that breaks
-is taken up again where it broke off.
+Everything is made in a scratch folder beside its destination and moved there by one rename. An interrupted download
+continues where it broke off.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each new connection after a bro
 _CHUNK = 1 << 20
 _MOST_BYTES = 1 << 30  # of an archive; the largest official one has 170 million
 _SCRATCH = ".unpacking-"
-_ABANDONED = 86_400  # seconds after which a scratch folder belongs to nobody
+_ABANDONED = 86_400  # seconds after which a scratch folder is abandoned
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def _receive(archive: Archive, response: http.client.HTTPResponse, out: BinaryIO
 
 
 def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
-    """Append what is sent; whether all that was announced has come."""
+    """Append what is sent; returns whether it is complete."""
     while True:
         try:
             chunk = response.read(_CHUNK)
         except (OSError, http.client.HTTPException):
             return False
         if not chunk:
-            # Python ends a body that was cut like one that is complete; what is left of the announced length tells.
+            # Python does not report a body that was cut: compare its length to the announced one.
             return not response.length
         out.write(chunk)
         if out.tell() > _MOST_BYTES:
@@ -147,7 +147,7 @@ def _extract(archive: Archive, packed: Path, scratch: Path, root: Path, files: I
     unpacked_folder.mkdir()
     members = {f"{archive.folder}/{file}" for file in files}
     with tarfile.open(packed) as tar:
-        for member in tar:  # in its own order: to go back is to unpack it again
+        for member in tar:  # in its own order: going back would unpack it again
             content = tar.extractfile(member) if member.name in members else None
             if content is not None:
                 with content, (scratch / member.name).open("wb") as out:

@@ -1,4 +1,4 @@
-"""What every source of data ends as: arrays of inputs, one kind of them, and labels."""
+"""What every source of data gives: arrays of inputs of one kind, and labels."""
 
 import hashlib
 import operator
@@ -36,7 +36,7 @@ class Examples:
 
     @property
     def largest_class(self) -> float:
-        """The share of the most frequent class: always naming it is right so often."""
+        """The share of the most frequent class: the accuracy of always naming it."""
         return float(np.bincount(self.labels).max() / len(self))
 
     @property

@@ -20,7 +20,7 @@ TRANSFORMS = (
 )  # fmt: skip
 """The transforms that `transform` chooses from, in the order of its bits."""
 STRENGTHS = 31
-_HALF = 0.5 + 1 / 2048  # what lies between two whole numbers goes up: no device's rounding decides
+_HALF = 0.5 + 1 / 2048  # halves are rounded up on every device
 QUANTILES = 4096
 
 
@@ -77,7 +77,7 @@ def _is(kind: Tensor, *names: str) -> Tensor:
 def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """The transforms of values; every other image stays as it is."""
     grey = _grey(values)
-    # Each of the four goes away from another image, or towards it.
+    # Each of the four moves the image away from another one, or towards it.
     other = torch.where(_is(kind, "contrast"), (grey.mean((-2, -1), keepdim=True) + _HALF).floor(), 0.0)
     other = torch.where(_is(kind, "saturation"), grey, other)
     other = torch.where(_is(kind, "sharpness"), blurred(values), other)
@@ -112,7 +112,7 @@ def blurred(values: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, kind: Tensor, level: Tensor) -> Tensor:
-    """The transforms of places, by one gather: each pixel asks where it comes from."""
+    """The transforms that move pixels, by one gather: each pixel is read from its source."""
     height, width = images.shape[-2:]
     kind, level, most = kind[..., 0], level[..., 0], STRENGTHS - 1  # (..., B, 1, 1)
     angle = torch.where(_is(kind, "rotate"), math.radians(30) / most * level, 0.0)

@@ -111,7 +111,7 @@ def _tables(pixels: Tensor, luma: Tensor, kind: Tensor, strength: Tensor) -> Ten
 
 
 def _blend(other: Tensor, values: Tensor, strength: Tensor) -> Tensor:
-    """What is 1 + strength / 10 times as far from another image."""
+    """The image, moved to 1 + strength / 10 times its distance from another image."""
     return (10 * other + (10 + strength) * (values - other)).clamp(0, 2550) // 10
 
 

@@ -24,7 +24,7 @@ _HOME = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True)
 class Release:
-    """What the official files of one CIFAR are called and hold."""
+    """Names and contents of the official files of one CIFAR."""
 
     name: str
     title: str

@@ -53,7 +53,7 @@ def count_classes(path: Path) -> int:
 def _parts_of(path: Path) -> list[Path]:
     """The folders for training and for testing, where there are such.
 
-    Folders that hold images themselves are classes, whatever their names: there are trains to classify.
+    Folders that hold images are classes, even if they are called train or test.
     """
     parts = (path / "train", path / "test")
     return [folder for folder in parts if folder.is_dir() and _folders_in(folder)]
@@ -111,7 +111,7 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
 
 
 def _read(listing: Listing, image_size: int, problems: dict[Path, UsageError]) -> Examples:
-    """The images; what is wrong with some is added to the problems, so that all are told at once."""
+    """The images; unusable ones are added to the problems, so that one error names all."""
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
     for i, file in enumerate(itertools.chain.from_iterable(listing.values())):

@@ -33,7 +33,7 @@ def _feature_statistics(vectors: Vectors, indices: npt.NDArray[np.int64]) -> tup
     total, squares = np.zeros_like(first), np.zeros_like(first)
     ordered = np.sort(indices)  # sums of rounded numbers depend on the order
     for start in range(0, len(ordered), _CHUNK):
-        # Less the first one: a constant feature gives exact zeros, and a large mean cancels no digits.
+        # Minus the first one: a constant feature gives exact zeros, and a large mean cancels no digits.
         shifted = vectors[ordered[start : start + _CHUNK]] - first
         total += shifted.sum(0)
         squares += (shifted * shifted).sum(0)

@@ -1,8 +1,8 @@
 """Arrays of your own: a file, `npz:FILE`, or what a function returns, `package.module:function`.
 
 Both give inputs `x` and labels `y`, and may give `x_test`, `y_test` and `class_names`. Without a test set, a fifth of
-each class is held out by the seed, as for a folder. What an array means is never guessed: where its type and shape
-leave it open, one line says what to give.
+each class is held out by the seed, as for a folder. What an array means is never guessed: if its type and shape are
+ambiguous, one line says what to give.
 """
 
 import functools
@@ -86,7 +86,7 @@ def _parameters(function: Any) -> tuple[list[str], bool]:
     """Names of what the function takes, and whether it takes any name."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled code need not tell
+    except (TypeError, ValueError):  # compiled code may not report its parameters
         return [], True
     return list(parameters), any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 

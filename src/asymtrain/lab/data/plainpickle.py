@@ -5,7 +5,7 @@ names is ever imported or called, not even a function of numpy's. A side effect:
 its own old pickles, which CIFAR's are, do not appear.
 
 It is Python's own unpickler in Python, not the one in C: there a few bytes ask for a memo of many gigabytes, or for
-the hash of a tuple that holds itself a billion times over, and nothing can come in between.
+the hash of a tuple that holds itself a billion times over, and nothing can interrupt that.
 """
 
 import io
@@ -40,7 +40,7 @@ def read_plain_pickle(file: Path) -> object:
         return _finished(_PlainUnpickler(content).load(), {})
     except pickle.UnpicklingError as error:
         raise ValueError(str(error)) from None
-    except Exception as error:  # a damaged pickle can fail in every way there is
+    except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(f"it is damaged ({error_line(error)})") from None
 
 

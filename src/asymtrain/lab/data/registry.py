@@ -22,7 +22,7 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 class Size(NamedTuple):
-    """What is known of a dataset without loading it: how many classes, and examples where that is known too."""
+    """The size of a dataset without loading it: the number of classes, and of examples if that is known."""
 
     classes: int
     train: int | None = None
@@ -144,13 +144,13 @@ def kept_dataset(dataset: Dataset) -> Iterator[str]:
 
 
 def class_count(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> int | None:
-    """How many classes a dataset has, without loading it; None where that cannot be told."""
+    """How many classes a dataset has, without loading it; None if that is unknown."""
     size = size_of(name, options)
     return size.classes if size else None
 
 
 def size_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Size | None:
-    """What is known of a dataset without loading it."""
+    """The size of a dataset, without loading it."""
     entry = _find(name)
     if entry is None:
         loaded = _LOADED.get(_key(name, options))

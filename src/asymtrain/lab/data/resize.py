@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1024  # pixels
 _CHUNK = 1 << 22  # numbers that are scaled at a time; bounds the memory
-_NUDGE = 1e-6  # what lies half-way between two bytes is rounded up on every machine, whatever its last bits
+_NUDGE = 1e-6  # halves between two bytes are rounded up on every machine, despite differences in the last bits
 
 
 def resized(dataset: Dataset, image_size: int | None) -> Dataset:

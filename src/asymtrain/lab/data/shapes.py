@@ -1,4 +1,4 @@
-"""`shapes`: images drawn by code. One object of a certain outline and fill, in a scene that is all chance.
+"""`shapes`: images drawn by code. One object of a certain outline and fill, in a random scene.
 
 A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither tells the class
 alone. Colour, position, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image

@@ -11,7 +11,7 @@
             weights   = update(weights, clip(gradient))  # optimizer.py: one matrix holds all runs, another an average
         accuracies of every run; what was summed goes to the host, once an epoch -> one `Epoch` for each run
 
-    reference.py    one run, the plainest loop that is right: stacks are tested against it
+    reference.py    one run in the simplest correct loop: stacks are tested against it
     stack.py        R runs at once; programs.py: its parts compiled, its step captured
     modules.py      any module in the form of a backbone; tracing.py: a record of its forward, for the compiler
     setup.py        what a run starts from; schedule.py: its steps, rates and alphas, and what is measured when

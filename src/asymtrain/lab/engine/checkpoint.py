@@ -58,7 +58,7 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
 def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = lambda _: None) -> bool:
     """Bring a fresh stack to its checkpoint; False where there is none that is whole.
 
-    `note` is told, in one line, of one that is damaged.
+    `note` is called with one line about a damaged one.
     """
     file = folder / STATE
     try:
@@ -78,7 +78,7 @@ def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = la
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], list[str], dict[str, Any]]:
-    """The tensors of a checkpoint, the ids of its members, and what else it has of a stack, by name."""
+    """The tensors of a checkpoint, the ids of its members, and the other values of a stack, by name."""
     tensors, metadata = unsealed(file.read_bytes())
     position = json.loads(metadata["progress"])
     progress = {
@@ -90,7 +90,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], list[str], dict[str, Any]]:
 
 
 def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
-    """What of a checkpoint is not this stack's; empty where nothing is. One of a finished stack has no tensors."""
+    """What in a checkpoint does not fit this stack; empty if all fits. One of a finished stack has no tensors."""
     if members != [spec.id for spec in stack.specs]:
         return "it has other members, or in another order"
     for name, value in stack.state().items() if tensors else ():
@@ -100,7 +100,7 @@ def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> 
 
 
 def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
-    """A safetensors file whose header has a checksum of all its bytes, taken with zeros where that stands."""
+    """A safetensors file whose header has a checksum of all its bytes, taken with zeros in place of the checksum."""
     from safetensors.torch import save
 
     content = bytearray(save(tensors, {**metadata, "sha256": _BLANK.decode()}))

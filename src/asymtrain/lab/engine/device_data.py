@@ -153,7 +153,7 @@ class DeviceData:
             return inputs  # tokens are numbers of words
         inputs = inputs.to(self.dtype)
         if self.channels_last:
-            # What changes images may lay them out anew, and all maps that follow would have their layout.
+            # An augmentation may change the memory layout of images, which all later maps would have.
             inputs = inputs.movedim(2, 4).contiguous().movedim(4, 2)
         return inputs
 

@@ -63,7 +63,7 @@ class Draws(TorchDispatchMode):
         """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`."""
         if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
             return (self._next(streams.uniform, like) < p).to(dtype)
-        # Written as floats at once where these are wanted: to convert truths takes as long as a fifth of the drawing.
+        # Written as floats at once if these are needed: converting bools takes a fifth of the time of drawing.
         numbers = torch.empty(like.shape, dtype=torch.bool if dtype == torch.bool else torch.float32)
         values = numbers.view(-1).numpy()
         # Of 2^24 numbers so many are below p, which torch takes in float32.
@@ -82,7 +82,7 @@ class Draws(TorchDispatchMode):
         return values
 
     def _is_on_host(self, like: Tensor) -> bool:
-        """Whether all is in the host's memory, and no one records what torch does."""
+        """Whether all tensors are in the host's memory, and torch records nothing."""
         tensors = (like, self.key, self.step if isinstance(self.step, Tensor) else self.key)
         return all(type(value) is Tensor and value.is_cpu for value in tensors) and _get_current_dispatch_mode() is None
 

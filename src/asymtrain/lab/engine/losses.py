@@ -30,7 +30,7 @@ from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Outputs, Parameters
 from asymtrain.objectives import Objective, find_objective
 
-MAIN = find_objective("softmax")  # what the network itself learns by
+MAIN = find_objective("softmax")  # the loss of the network itself
 _STREAMS = 10  # at most
 
 
@@ -119,7 +119,7 @@ class StackLoss:
         return self.of_outputs(outputs, parameters, batch, alpha)
 
     def of_outputs(self, outputs: Outputs, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
-        """Losses of what the network gave; of the parameters, those of the branches are enough."""
+        """Losses of the network's outputs; of the parameters only those of the branches are read."""
         logits, features = outputs[0].float(), outputs[1]
         share = batch.weight / batch.weight.sum()
         main = (_main_losses(logits, batch) * share).sum(1)
@@ -357,7 +357,7 @@ def gradients(
     def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor, *into: Tensor) -> Gradients:
         views = layout.views(weights)
         if into and len(weights) > 1:
-            # Strides that told P would be compiled for it, and P depends on the branches.
+            # Strides with P in them would be compiled for this P, which depends on the branches.
             views |= layout.of_model.views(weights[:, : layout.of_model.size].contiguous())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         result = losses(leaves, batch, alpha)
@@ -409,7 +409,7 @@ def _on_streams(calls: Sequence[Callable[[], Gradients]]) -> list[Gradients]:
             with torch.cuda.stream(streams[number % len(streams)]):
                 done.append(call())
     finally:
-        # Also where memory ran out: a capture that ends before its streams have joined leaves the allocator unusable.
+        # Also after an out-of-memory error: a capture that ends before its streams join leaves the allocator unusable.
         for stream in streams:
             current.wait_stream(stream)
     return done

@@ -103,7 +103,7 @@ class ModuleNetwork:
         return (value for _, value in self.named_parameters())
 
     def buffers(self) -> dict[str, Tensor]:
-        """What else a run holds: the module's buffers, and parameters that stay as they are."""
+        """The module's buffers, and its frozen parameters."""
         frozen = {name: value for name, value in self.module.named_parameters() if name not in self.trained}
         return {name: value.detach() for name, value in {**frozen, **dict(self.module.named_buffers())}.items()}
 
@@ -122,8 +122,8 @@ class ModuleNetwork:
         state = training.buffers if training else buffers
         if state is None:
             state = {name: value.expand(len(images), *value.shape) for name, value in self.buffers().items()}
-        # In the order of the parameters: that of a set is another in each process, and a compiler would not find again
-        # what it has compiled.
+        # In the order of the parameters: the order of a set differs between processes, and compiled code would not be
+        # found again.
         rows, chosen = [], {name: value for name, value in parameters.items() if name in self.trained}
         for r, inputs in enumerate(images):
             # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
@@ -193,7 +193,7 @@ class ModuleNetwork:
         self._caught[layer] = self.readers[layer].read(output)
 
     def close(self) -> None:
-        """Take the hooks off, where the module goes on without this form of it."""
+        """Take the hooks off the module."""
         for hook in self._hooks:
             hook.remove()
 
@@ -274,7 +274,7 @@ class ModuleNetwork:
         }
 
     def _warn_of_counting(self, before: Mapping[str, int | float]) -> None:
-        """A number that forwards change belongs to no run: all count in it, and a captured step has its first value."""
+        """Warn of a number that forwards change: all runs share it, and a captured step keeps its first value."""
         changed = [name for name, value in self._numbers().items() if before.get(name, value) != value]
         if changed:
             warnings.warn(

@@ -48,7 +48,7 @@ class FlatParameters:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views (R, *shape) into flat (R, P)."""
         if len(flat) == 1:
-            # From the row itself: strides that told P would be compiled for it, and P depends on the branches.
+            # From the row itself: strides with P in them would be compiled for this P, which depends on the branches.
             row = flat[0]
             return {
                 name: row[start : start + prod(shape)].view(1, *shape)
@@ -76,7 +76,7 @@ class FlatParameters:
             # the hundreds of gradients of a deep module takes the compiler half a minute.
             flat = torch.zeros(runs, self.size, device=device) if into is None else into.zero_()
             views = self.views(flat)
-            # One gradient that lies otherwise in memory would cost a launch for each of them.
+            # One gradient with another memory layout would cost a launch for each of them.
             rows = {name: value.view(-1) for name, value in tensors.items() if value.is_contiguous()}
             if rows:
                 torch._foreach_copy_([views[name].view(-1) for name in rows], list(rows.values()))
@@ -157,8 +157,8 @@ def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
 def alignment_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
     """Products of main and auxiliary gradient in each layer, (3, R, L): with each other, main's square, auxiliary's.
 
-    The main gradient is what the applied part (R, 1) of the auxiliary one leaves of the total, so that the update
-    stays as it was.
+    The main gradient is the total minus the applied part (R, 1) of the auxiliary one, so that the update does not
+    change.
     """
     main = total - applied * auxiliary
     return torch.stack(

@@ -102,7 +102,7 @@ def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
 
 
 def _auxiliary(arch: str) -> tuple[str, ...]:
-    """What only the auxiliary side reads: a Plain run fits into a stack whatever these are.
+    """Fields that only the auxiliary side reads: a Plain run fits into a stack with any values of them.
 
     The interval of measured steps is not among them for a backbone, since Plain's gradient norm is measured at its own.
     That of another model is not measured: over which layers is a matter of layers.
@@ -112,7 +112,7 @@ def _auxiliary(arch: str) -> tuple[str, ...]:
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
     if spec.arch not in BACKBONES:
-        # What a model takes shows when it trains: a stack that is too large is halved.
+        # The memory of a model shows when it trains: a stack that is too large is halved.
         return _MOST_ON_GPU["side_by_side"]
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))

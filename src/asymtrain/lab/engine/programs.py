@@ -3,9 +3,9 @@
 On a GPU the parts are compiled, and the whole step is captured once into a CUDA graph that is then replayed: small
 networks are bound by launches otherwise. Compiled parts are kept for stacks of the same shape, so that a second stack
 pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks with other kinds
-of branches share it, and stacks of other sizes too where each run is a call. Runs of a module without convolutions are
-batched, up to ten in a call: their kernels are too small for the GPU, and streams fill only a part of it. Nothing here
-knows a stack: it hands over what is needed, and calls what it gets.
+of branches share it, and if each run is a call, stacks of other sizes too. Runs of a module without convolutions are
+batched, up to ten in a call: their kernels are too small for the GPU, and streams fill only a part of it. This file
+does not depend on `Stack`.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -107,7 +107,7 @@ class ModuleParts:
 
     def forward(self) -> Any:
         """Logits of one run in evaluation."""
-        network = self.network  # alone: what is compiled stays, and a stack must not stay with it
+        network = self.network  # by itself: compiled code is cached, and must not keep a stack alive
 
         def logits(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
             return network.stacked(parameters, images, buffers=buffers)[0]

@@ -1,4 +1,4 @@
-"""One run, the plainest loop that is right. Every faster path is tested against it.
+"""One run, in the simplest correct loop. Every faster path is tested against it.
 
     for epoch in range(epochs):
         for indices in shuffled batches:
@@ -6,9 +6,8 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
-measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
-in float64, without closed forms.
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. Measurements
+of the two gradients follow their definitions: parameter by parameter, in float64, without closed forms.
 """
 
 import math
@@ -125,8 +124,8 @@ class _Loop:
         passes = range(epoch * spec.passes, (epoch + 1) * spec.passes)
         chosen = [streams.permutations(self.keys["shuffle"], number, len(self.train))[0] for number in passes]
         order = self.train[torch.cat(chosen)]
-        steps, seen = schedule.steps_of(spec, len(self.train))
-        batches = order[:seen].split(spec.batch)
+        steps, count = schedule.steps_of(spec, len(self.train))
+        batches = order[:count].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
         rates = schedule.learning_rates(spec, epoch, len(batches)).tolist()
@@ -147,7 +146,7 @@ class _Loop:
                 measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
-        sums = (main_sum.item() / seen, auxiliary_sum.item() / seen, correct.item() / seen)
+        sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
         validation = test = None
         if len(self.validation):
             *_, validation = self.answer(self.images, self.clean_labels, self.validation)
@@ -217,17 +216,17 @@ class _Loop:
         return read_logits(output)
 
     def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
-        """By what the auxiliary gradient is multiplied to be as large as the main one, where both reach.
+        """The factor that makes the auxiliary gradient as large as the main one, over parameters that both reach.
 
-        Where one of them is zero or not finite it says nothing, and what held before stays.
+        If one of them is zero or not finite, the factor stays as it was.
         """
         both = [value for name, value in self.network.named_parameters() if name in self.reached]
         norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
-        found = norms[0] / norms[1] if norms[1] else math.inf
-        return found if math.isfinite(found) else self.scale
+        factor = norms[0] / norms[1] if norms[1] else math.inf
+        return factor if math.isfinite(factor) else self.scale
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
-        """One step of the optimiser, and what the two gradients were where that is asked for."""
+        """One step of the optimiser; returns the measured gradients if `measure`."""
         signal = self.spec.signal if self.branches is not None else "gradient"
         whole = self.branches is not None and needs_both_gradients(self.spec)
         apart = measure or whole
@@ -248,7 +247,7 @@ class _Loop:
         if not apart:
             self.step()
             return None
-        # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
+        # The main gradient is the total minus the auxiliary part: the update does not change.
         applied = 0.0 if signal == "detached" else alpha
         pairs = {}
         for (name, value), other in zip(parameters.items(), others, strict=True):

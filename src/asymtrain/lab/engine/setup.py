@@ -46,7 +46,7 @@ class RunData:
 
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
-    """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
+    """Refuse data that the spec cannot be trained on: augmentations need images, backbones square ones."""
     parts = [name for name in OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
     if parts and dataset.kind != "images":
         what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
@@ -82,7 +82,7 @@ def build_network(
         return build_backbone(spec, dataset, layers.head)
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
-    if dataset.kind == "tokens":  # one that is not in the model's vocabulary shows here, and not in mid-training
+    if dataset.kind == "tokens":  # a token outside of the model's vocabulary fails here, not during training
         rows[0] = max(map(_row_of_largest, (dataset.train.inputs, dataset.test.inputs)), key=torch.max)
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)

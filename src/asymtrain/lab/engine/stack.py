@@ -53,7 +53,7 @@ class Stack:
     ) -> None:
         self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
         load_kernels(self.device)
-        # What the runs share on the auxiliary side; Plain runs have nothing to say there.
+        # What the Asymmetric runs share on the auxiliary side.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         self.network = setup.build_network(specs[0], dataset, self.device, layers=self.lead)
         self.loss, kinds = stack_loss(specs, self.network), kinds_of(specs)
@@ -61,7 +61,7 @@ class Stack:
         if len(self.loss.kinds) > 1:
             self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
         data, starts = setup.starts_of(specs, dataset, self.network, self.lead)
-        # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
+        # A Plain run has one unused branch at each point, which is repeated to fit those of its neighbours.
         largest = max((start.parameters for start in starts), key=parameter_count)
         self.parameters = FlatParameters.of(largest)
         self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
@@ -152,7 +152,7 @@ class Stack:
             self.captured.capture(kind, lambda: self._train_step(*kind), self.changing)
 
     def _check_capture(self, count: int) -> None:
-        """A module may do what cannot be captured: it then trains step by step, which is slower."""
+        """If a module cannot be captured, it trains step by step, which is slower."""
         captured, compiled, self.checked = self.captured, self.programs, True
         assert captured is not None
         self.captured = None
@@ -305,7 +305,7 @@ class Stack:
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.images_seen)
-        # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
+        # The last step may make weights infinite, which no loss shows; a second moment of inf freezes its weight.
         tensors = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
         finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0).tolist()
         accuracies = self._accuracies()

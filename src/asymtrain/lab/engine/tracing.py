@@ -72,7 +72,7 @@ def record(
             _spell_out(graph, together=runs > 1)
             if not _agree(forward, partial(_first_of_two, graph) if runs > 1 else graph, arguments, _CLOSE):
                 return None
-    except Exception as problem:  # whatever a module may do that a record cannot hold
+    except Exception as problem:  # modules fail to record in many ways
         if is_out_of_memory(problem):
             raise  # half of the stack may have room for it
         return None
@@ -92,7 +92,7 @@ def record(
 
 
 def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
-    """What a run gets that goes through the graph beside another, which is its copy."""
+    """The outputs of a run that goes through the graph beside its own copy."""
     values, buffers, images, key, step = arguments
     values, images, key = tree_map(lambda value: torch.stack([value, value]), (values, images, key))
     pairs = [stack_aligned([buffer, buffer]) for buffer in buffers]  # as a stack has them
@@ -147,7 +147,7 @@ def _all_close(values: Sequence[Tensor | None], others: Sequence[Tensor | None],
 
 
 def _spell_out(graph: fx.GraphModule, together: bool) -> None:
-    """Change what a compiled graph would do wrong or slowly, `together` for several runs at once."""
+    """Replace operations that a compiled graph would do wrong or slowly, `together` for several runs at once."""
     for node in list(graph.graph.nodes):
         if node.target in _BATCH_NORMS:
             # It changes its buffers without saying so; the function that a module calls is treated as it should be.

@@ -58,7 +58,7 @@ class Progress:
 
 
 def model_of(spec: RunSpec) -> object:
-    """What decides how long an epoch takes, more than all else."""
+    """The model with its options, which mostly decides how long an epoch takes."""
     return spec.arch, spec.arch_options
 
 
@@ -92,7 +92,7 @@ def train_stack(
     """Train one stack, from its checkpoint where there is one.
 
     None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `begin`
-    is called when all is compiled, before the first step. `note` is told of a damaged checkpoint. `sources` are
+    is called when all is compiled, before the first step; `note` with a line about a damaged checkpoint. `sources` are
     fingerprints by spec id, which its plan keeps.
     """
     folder = open_checkpoint(checkpoints, stack_plan, sources) if checkpoints else None
@@ -119,7 +119,7 @@ def train_stack(
 
 
 class _Watch:
-    """Looks at the clock between steps: progress a few times a second, a checkpoint at its interval."""
+    """Reports progress a few times a second, and says when a checkpoint is due."""
 
     def __init__(
         self,

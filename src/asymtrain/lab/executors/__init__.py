@@ -97,8 +97,8 @@ def _execute(
 ) -> Iterator[Run]:
     with where as chosen:
         workers = max(1, chosen.workers)
-        # Before anything is written. Workers begin in this folder and with this path: what is a file here is one for
-        # them. What a node of a cluster lacks, the failure of its first stack tells.
+        # Before anything is written. Workers begin in this folder and with this path, so they find the same files. If a
+        # node of a cluster lacks a file, its first stack fails and says so.
         for name in _functions(missing, None if fresh else store):
             check_function(name)
         if store is None:
@@ -145,7 +145,7 @@ def _results(
 ) -> Generator[Run]:
     """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came.
 
-    A time limit that starting used up is said too: the same command would end in the same way again and again.
+    It also says if starting used up the time limit, since the same command would end in the same way again.
     """
     reasons: list[str] = []
     held_back: list[str] = []

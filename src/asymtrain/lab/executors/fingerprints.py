@@ -39,7 +39,7 @@ def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[
 def with_sources(
     runs: Iterable[Run], fingerprints: dict[tuple[object, ...], Fingerprints], dataset: Dataset
 ) -> tuple[Run, ...]:
-    """The runs with their fingerprints, and with what chance follows from where the data are no longer there."""
+    """The runs with their fingerprints, and with the classes that chance accuracy depends on."""
     return tuple(
         dataclasses.replace(
             run,
@@ -80,7 +80,7 @@ def check_sources(
     # By dataset, since one at a time is kept in memory.
     for spec in sorted(first_of_each_kind(specs), key=lambda spec: repr(kind_of(spec)[:2])):
         kind = kind_of(spec)
-        # What is new, and a backbone of ours, shows nothing when it is built.
+        # New models, and the backbones, need no comparison.
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
@@ -93,7 +93,9 @@ def check_sources(
             same = [other for other in specs if kind_of(other) == kind]
             same = [other for other in same if other.redundancy] or same  # a Plain run has no layers
             for tried in {tuple(getattr(other, name) for name in _TRIED): other for other in same}.values():
-                build_network(tried, dataset)  # refuses what would fail in training, and layers that no branch can read
+                build_network(
+                    tried, dataset
+                )  # refuses models that would fail in training, and layers that no branch can read
 
 
 def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:

@@ -157,7 +157,7 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
 
 
 def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
-    """Pass on what the workers said within a moment, and return how stacks ended."""
+    """Pass on messages of the workers, and return how stacks ended."""
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     ready = wait([pipe for _, pipe in workers], timeout=0.2)
     results: list[Result] = []
@@ -180,7 +180,7 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
 
 
 def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> Result:
-    """The worker is free again. After a lost device it goes, and the device with it where that happens again."""
+    """Mark the worker as free. After a lost device it ends; the device is left out if that happens again."""
     slot.end()
     if isinstance(result, Finished):
         slot.strikes = 0
@@ -206,7 +206,7 @@ def _start(slot: _Slot) -> Connection:
 
 @contextmanager
 def _child_settings(device: torch.device) -> Iterator[None]:
-    """What a worker takes over from this process at its start."""
+    """The environment in which workers start."""
     main, threads = sys.modules["__main__"], os.environ.get("OMP_NUM_THREADS")
     # A worker would import the caller's script, and run it where it has no `if __name__ == "__main__"`.
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -233,8 +233,8 @@ def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
-        # A bar, and torch's compiler has one, makes a lock for all processes. This one ends without a farewell, and
-        # Python would call the lock leaked.
+        # A progress bar, and torch's compiler has one, makes a lock for all processes. This process ends without
+        # releasing it, and Python would report a leak.
         from tqdm import tqdm
 
         tqdm.set_lock(threading.RLock())
@@ -292,7 +292,7 @@ def _send(pipe: Connection, message: _Order | str) -> None:
 
 
 def _receive(pipe: Connection) -> Any:
-    """What the other end says; None where it died, which may be in the middle of a message."""
+    """The next message of the other end; None if it died, which may be in the middle of a message."""
     try:
         return pipe.recv()
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""What all executors share: the one function that they run on a stack, what they say of it, and what becomes of it.
+"""What all executors share: the function that they run on a stack, its progress, and its outcome.
 
 - `work` trains a stack and says what came of it; `held_interrupt` keeps a Ctrl-C out of it.
 - `Waiting` is the queue that a stack which was lost or too large comes back to.
@@ -97,7 +97,7 @@ def work(
     interrupt: Interrupt = lambda: False,
     begin: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Train a stack and say what came of it; no exception of the training leaves this function."""
+    """Train a stack and return its outcome; no exception of the training leaves this function."""
     try:
         with one_thread(device):
             dataset = load_for(stack_plan.specs[0], job.data_root)
@@ -129,7 +129,7 @@ def work(
 
 
 def _free(device: torch.device) -> None:
-    """Give back what a stack held: it and its programs hold each other, so it does not go by itself."""
+    """Free a stack's memory: it and its programs refer to each other, so a collection is needed."""
     gc.collect()
     if device.type == "cuda":
         with suppress(RuntimeError):
@@ -308,7 +308,7 @@ class ProgressSum:
         self.spans[message.stack] = span
 
     def _seconds_left(self) -> float | None:
-        """By the speed of each model; None while one that is still to be trained has no speed yet.
+        """By the speed of each model; None while a model has no speed yet.
 
         Epochs of an MLP say nothing about those of a CNN: an estimate by all epochs would climb when the CNN begins.
         """

@@ -175,7 +175,7 @@ class _Driver:
         return [self._result(ref) for ref in done]
 
     def _look_at_the_cluster(self) -> None:
-        """Ray waits without a word for nodes that are gone; another may join, so we wait too, and say it."""
+        """Say that the cluster has no node for the stacks: Ray waits silently, since another may join."""
         kind = "GPU" if self.device.type == "cuda" else "CPU"
         empty = not self.ray.cluster_resources().get(kind)
         if empty and not self.empty:
@@ -186,7 +186,7 @@ class _Driver:
         self.looked_at, self.empty = time.monotonic(), empty
 
     def end(self) -> None:
-        """Ask what still runs for a checkpoint, wait a little, and leave nothing behind."""
+        """Ask running stacks for a checkpoint, wait a little, and cancel the rest."""
         with suppress(self.ray.exceptions.RayError):
             for ref in self.running:
                 self._cancel(ref)
@@ -264,7 +264,7 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
 
 
 def _environment(device: torch.device) -> dict[str, str]:
-    """What workers take over from the driver's environment."""
+    """Variables of the driver's environment that workers get."""
     variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     source = Path(__file__).resolve().parents[3]
     if "site-packages" not in source.parts:
@@ -275,7 +275,7 @@ def _environment(device: torch.device) -> dict[str, str]:
 
 
 def check_address(address: str) -> None:
-    """Raise UsageError unless something answers there: Ray itself tries for minutes, and says little."""
+    """Raise a UsageError if nothing answers there: Ray itself would try for minutes."""
     target = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if target == "auto":
         return  # where no cluster runs on this machine, Ray says so at once

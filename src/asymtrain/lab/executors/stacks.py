@@ -1,6 +1,6 @@
 """Which stacks an execution trains: those of an earlier one that it interrupted, then new ones.
 
-Where they lie on disk, and why a stack keeps its members, is told in lab/checkpoints.py.
+lab/checkpoints.py describes the files, and why a stack keeps its members.
 """
 
 import json
@@ -84,4 +84,4 @@ def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]
     try:
         write_into_new_folder(file, content.encode())
     except OSError as problem:
-        raise UsageError(f"{checkpoints} cannot be written ({problem.strerror}): give another place") from problem
+        raise UsageError(f"{checkpoints} cannot be written ({problem.strerror}): give another path") from problem

@@ -1,4 +1,4 @@
-"""Values over training, as means over seeds with intervals; and what runs that differ in their seed only are called."""
+"""Values over training, as means over seeds with intervals; names of groups of runs that differ only in their seed."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class Curve:
     names: tuple[str, ...] = ()  # of the seeds
 
     def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
-        """Means with their intervals; each seed's own values for a reader who asks for them."""
+        """Means with their intervals; the values of each seed can be shown."""
         line = line_of(label, colour, self.epochs, self.points, thin=thin)
         return dataclasses.replace(line, seeds=self.seeds, seed_names=self.names, seeds_on_demand=True)
 

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class Bench(ABC):
-    """What a command lends to an instrument: the runs that were chosen, and where to compute and to keep."""
+    """What a command gives an instrument: the chosen runs, and where to compute and to store."""
 
     stored: bool  # were stored runs named, with all their settings?
     quick: bool  # are these fresh runs of the small scale?
@@ -91,7 +91,7 @@ class Bench(ABC):
                 record.add_measurement(spec.id, name, values, again=True)
 
     def stored_values(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
-        """What `keep` kept, of the specs of which there is something."""
+        """The values that `keep` stored, for the specs that have some."""
         from asymtrain.lab.store import Store, store_exists
 
         if not store_exists(self.store):

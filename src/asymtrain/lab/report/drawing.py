@@ -31,7 +31,7 @@ from asymtrain.lab.texts import printable
 Canvas = matplotlib.figure.Figure
 Floats = npt.NDArray[np.float64]
 
-# Okabe and Ito's blue and vermillion: told apart with every kind of colour vision. Asymmetric is solid, Plain dashed.
+# Okabe and Ito's blue and vermillion: distinct with every kind of colour vision. Asymmetric is solid, Plain dashed.
 BLUE, VERMILLION = "#0072b2", "#d55e00"
 INK, GRID = "#010203", "#040506"
 GOOD, BAD, SOFT = "#00795a", "#b3261e", "#59616b"  # verdicts, as in style.css
@@ -56,7 +56,7 @@ ROLES: dict[str, tuple[str, Any]] = {
     "bad": (BAD, "-"),
     "soft": (SOFT, "-"),
 }
-# Legible on light and dark pages, and none of them Plain's or Asymmetric's. Dashes tell them apart as well.
+# Legible on light and dark pages, and none of them Plain's or Asymmetric's. Dashes distinguish them too.
 LIST: tuple[tuple[str, Any], ...] = (
     ("#1b9e77", "-"),
     ("#7570b3", DASHES["dashed"]),
@@ -132,7 +132,7 @@ def size_of(figure: Figure) -> tuple[float, float]:
 
 
 def lay_out(figure: Figure) -> Canvas:
-    """The figure as matplotlib's, in whatever style is set."""
+    """The figure as matplotlib's, in the current style."""
     assert len({type(panel) for panel in figure.panels}) == 1, f"{figure.name}: panels of one kind"
     figure = dataclasses.replace(figure, panels=_with_drawable_texts(figure.panels))
     first = figure.panels[0]
@@ -159,12 +159,12 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     )
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
-    # A hundredth of a point is seen by nobody, and half of a page would be digits and blanks.
+    # Nobody sees a hundredth of a point, and digits would fill half of a page.
     numbers = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
     text = re.sub(numbers, lambda match: re.sub(r"-?\d+\.\d{3,}", _hundredths, match[0]), text)
     text = re.sub(r'\bd="[^"]*"', lambda match: re.sub(r'\s*([A-Za-z"])\s*', r"\1", match[0]), text)
     text = re.sub(r"\n +<", "\n<", text)
-    # Nor need every word name its fonts, every group have an id, and what is level be turned by nothing.
+    # Fonts of every word, unused ids and rotations by 0 are left out.
     fonts = re.search(r"font-family: ([^;\"]*)", text)
     if fonts is not None:
         text = re.sub(r" font-family: [^;\"]*;?", "", text).replace("<svg ", f'<svg font-family="{fonts[1]}" ', 1)
@@ -343,7 +343,7 @@ def _legend_columns(labels: Collection[str], width: float) -> int:
 
 
 def reach_of(panel: Bars) -> float:
-    """How far the axis may go to both sides of 0: as far as the intervals, unless they dwarf what was measured."""
+    """How far the axis may go to both sides of 0: as far as the intervals, unless they are much wider."""
     measured = [abs(value) for bar in panel.bars for value in (*bar.seeds, bar.estimate) if value is not None]
     ends = [abs(end) for bar in panel.bars for end in (bar.low, bar.high) if end is not None]
     largest = max(measured, default=0.0) or 1.0

@@ -52,7 +52,7 @@ class Line:
 class Lines:
     """One set of axes.
 
-    `about` is the backbone that it is of, for those who want a part of the figure; empty where it is of several.
+    `about` is its backbone, so that a part of the figure can be selected; empty if it has several.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Pages: templates, files that are never half there, and the one page that all results but the paper's have.
+"""Pages: templates, files written whole, and the page that all results but the paper's have.
 
 A page depends on what it is given and on nothing else: written again from the same values it has the same bytes.
 """
@@ -118,7 +118,7 @@ def render_template(template: str, /, *, figures: Sequence[Figure], **values: An
 
 @cache
 def _environment() -> jinja2.Environment:
-    """Kept, since it keeps the templates that it compiled."""
+    """Cached, since it holds compiled templates."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

@@ -253,7 +253,7 @@ def _lead(summary: Summary) -> str:
 
 
 def _controls(summary: Summary) -> str:
-    """What all the branches have that is not the default: a reader must not take a control for the method."""
+    """Settings of all branches that differ from the paper's: a reader must not mistake a control for the method."""
     ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
     rows = summary.rows[summary.rows["id"].isin(ids)]
     values = {name: set(rows[name]) for name in KINDS}
@@ -262,7 +262,7 @@ def _controls(summary: Summary) -> str:
         for name, shared in values.items()
         if len(shared) == 1 and (DEFAULTS[name] or "") not in shared  # no layers are an empty cell
     ]
-    return f" The branches are not the default ones: {listing(controls)}." if controls else ""
+    return f" The branches differ from the paper's: {listing(controls)}." if controls else ""
 
 
 def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:

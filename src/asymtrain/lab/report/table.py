@@ -68,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a table."""
+    """One cell of a table."""
 
     value: Value = None
     spec_ids: tuple[str, ...] = ()  # the runs behind it

@@ -59,7 +59,7 @@ def option_value(spec: RunSpec, name: str) -> float | None:
 
 
 def _others(end: float, count: int, excluded: float) -> list[float]:
-    """So many evenly spaced values from 0 to the end; of one more, the nearest to what is taken is left out."""
+    """So many evenly spaced values without the excluded one: of one more, the nearest to it is left out."""
     if count == 0:
         return []
     values = [round(end * i / count, 4) for i in range(count + 1)]  # so that they can be typed

@@ -78,7 +78,7 @@ def label(result: SearchResult) -> str:
 
 
 def sentence(result: SearchResult) -> str:
-    """What a search came to, in words."""
+    """The result of a search in words."""
     settings_words = [
         f"{SIDES[side]} {_setting_words(settings)}" for side, settings in result.chosen.items() if settings
     ]

@@ -88,7 +88,7 @@ def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> 
     asked_ids: set[str] = set()
     while True:
         results = [replay(search, runs, functools.partial(_chance, search, data_root)) for search in searches]
-        # What was asked for and did not come (time is over, it failed) is not asked for again.
+        # A run that was requested and did not come (time is over, it failed) is not requested again.
         specs_by_id = {spec.id: spec for result in results for spec in result.missing if spec.id not in asked_ids}
         if not specs_by_id:
             return results

@@ -28,7 +28,7 @@ class Stage:
 
     name: str  # what is searched
     trains: Variant  # whose runs are trained, with what was chosen for it before
-    decides: tuple[Variant, ...]  # who takes the chosen settings over
+    decides: tuple[Variant, ...]  # the variants that get the chosen settings
     candidates: tuple[Settings, ...]  # of equals the earliest is chosen
 
 

@@ -1,4 +1,4 @@
-"""Models by name: the table of what stands before a colon, and what builds the models of each.
+"""Models by name: the table of prefixes, and the builder of each.
 
 `check_name` reads a name without torch, so that specs and stores are read on machines without it.
 """
@@ -257,7 +257,7 @@ def other_names() -> str:
 
 
 def check_name(name: str, options: Options = ()) -> None:
-    """Refuse what cannot name a model; whether there is one of the name shows when it is built. Needs no torch."""
+    """Refuse what cannot be the name of a model; whether it exists shows when it is built. Needs no torch."""
     kind, colon, rest = name.partition(":")
     if not colon:
         from asymtrain.models import backbone_names

@@ -67,7 +67,7 @@ def build_model(
             )
     if weights:
         loaded_head = _load_weights(model, weights, classes, source.name)
-        # Workers and later runs do the same: it is said once, by the process that speaks with the user.
+        # Workers and later runs do the same: only the first run in the user's process says it.
         if loaded_head and key not in _CHECKED and multiprocessing.parent_process() is None:
             warnings.warn(loaded_head, UsageWarning, stacklevel=2)
     _CHECKED.add(key)
@@ -133,7 +133,7 @@ def _build_seeded(source: Named, classes: int, inputs: Inputs, seed: int) -> "nn
 
 
 def _check_outputs(source: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
-    """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    """One forward of two rows: does the model take such inputs, and give a logit for every class?"""
     from asymtrain.branches import logits_in
 
     with undisturbed_call(model):

@@ -11,7 +11,7 @@ from asymtrain.lab.sources.builders import Inputs
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Of the norm of all values: what is drawn differently moves a sum by about the norm, rounding by a millionth of it.
+# Shares of the norm of all values: other draws move a sum by about the norm, rounding by a millionth of it.
 TOLERANCES = {
     "its initial values": 1e-5,
     "what it computes from its parameters": 1e-3,

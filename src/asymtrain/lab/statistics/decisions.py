@@ -1,7 +1,7 @@
 """The verdicts of every comparison of training with branches and without, and the rule that gives them.
 
 `decide` is for numbers in points of accuracy, or in any other unit that the margin shares. What surrounds it belongs to
-the caller: how many seeds it asks for, whether p is corrected, and which margin it has. docs/glossary.md has the list
+the caller: the number of seeds, the correction of p, and the margin. docs/glossary.md has the list
 as a table. The paper's claims have words of their own, by the same `direction` and `is_within`.
 """
 
@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 Verdict = Literal[
     "helps",  # the interval lies above 0, or p is below the level
-    "likely helps",  # inconclusive, but above 0 on average where one had to choose: from `tune` alone, as is the next
+    "likely helps",  # inconclusive, but above 0 on average; only from `tune`, as is the next
     "no meaningful difference",  # the interval lies within the margin
     "harmless",  # only its lower end does
     "likely hurts",
@@ -26,7 +26,7 @@ COLOURS = {"helps": "good", "hurts": "bad"}
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict and why it was given; a reason is no verdict of its own."""
+    """A verdict and its reason."""
 
     verdict: Verdict
     reason: Reason

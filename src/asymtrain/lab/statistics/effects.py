@@ -1,8 +1,8 @@
-"""How large an effect is, what is said of it, and what can be said at all.
+"""Effect sizes, corrections, and power.
 
 - Cohen's d, named by its kind: papers that print "d" mean one of these, and they differ by a factor.
 - Corrections for many tests. A family is what is read together: a table's cells.
-- What a number of seeds can detect: an unclear result is news only beside this.
+- What a number of seeds can detect: it belongs beside an unclear result.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
 
 
 def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> list[float]:
-    """Written out, and held to statsmodels by a test: its `multipletests` collects garbage at every call."""
+    """Written out, since statsmodels' `multipletests` collects garbage at every call; a test compares them."""
     numbers = [float(p) for p in p_values]
     size = len(numbers) if family is None else family
     if size < len(numbers):

@@ -13,7 +13,7 @@ from asymtrain.errors import UsageError
 from asymtrain.intervals import student_interval
 
 ROUNDING = 1e-12  # accuracies and cosines are of order one: a deviation below this is rounding
-MOST_SIGNED = 13  # differences of which every sign is tried
+MOST_SIGNED = 13  # differences for which every combination of signs is tried
 LEAST_WILCOXON = 6  # with five differences the smallest two-sided p is 1/16: the test cannot reach 5%
 
 

@@ -1,8 +1,8 @@
 """A t-test that may be looked at after every pair: the interval holds at any stopping time.
 
-An interval for one look is wrong more often than it says where one looks again and again and stops when it likes the
-answer. This one is a confidence sequence: the probability that it *ever* excludes the true mean is at most `LEVEL`,
-however many pairs come and whenever one stops, today or after another call. So it is wider than that of one look.
+An interval for one look errs more often than it says if one looks repeatedly and stops at a convenient answer. This
+one is a confidence sequence: the probability that it *ever* excludes the true mean is at most `LEVEL`, for any number
+of pairs and any time of stopping, today or after another call. So it is wider than that of one look.
 
 It is the t-test with a normal mixture over the effect size d = mean / deviation, d ~ N(0, SPREAD). Of n values with t
 statistic t, the likelihood ratio against "the mean is 0" is, with v = 1 + n * SPREAD,

@@ -2,8 +2,8 @@
 
 SQLite notices a page that makes no sense. It does not notice a number that changed, nor a page that lost rows. So each
 write adds, in its own transaction, a checksum for what it wrote: a run with its spec, its epochs, a measurement, a
-request, a failure. They are in a table of their own, away from the rows that they speak for: for a row that is missing
-there is a checksum, and for a checksum that is missing there is a row.
+request, a failure. They are in a table of their own: for a missing row there is a checksum, and for a missing checksum
+there is a row.
 
 They begin with a random text that each store has of its own, so that pages of another store do not pass. They are
 numbered without a gap, and SQLite keeps the last number in yet another place (AUTOINCREMENT), so that the
@@ -36,7 +36,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class Key(NamedTuple):
-    """What a checksum speaks for. `number` is an attempt, or the id of a request; only measurements have a name."""
+    """What a checksum is of. `number` is an attempt, or the id of a request; only measurements have a name."""
 
     spec_id: str
     name: str
@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 
 def _key(spec_id: Any, name: Any, number: Any) -> Key:
-    """In a damaged file a number may be a text, and a text be missing."""
+    """A sortable key: in a damaged file a number may be a text, and a text may be missing."""
     return Key(str(spec_id), str(name), number if isinstance(number, int) else -1)
 
 
@@ -211,7 +211,7 @@ def _select_groups(connection: sqlite3.Connection, content: str, ids: Collection
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
             raise
-    # A page cannot be read: whatever is not on it can.
+    # A page cannot be read: read what is on other pages.
     groups: dict[Key, Rows] = {}
     for key in select_digests(connection, content, ids):
         try:
@@ -257,7 +257,7 @@ def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ..
 
 
 def check_numbers(connection: sqlite3.Connection) -> list[Damage]:
-    """Is every checksum there that was ever added?"""
+    """Are the numbers of all checksums there, without a gap?"""
     condition, values = among("content", (*CONTENTS, "schema"))
     statement = f"SELECT count(*), max(id) FROM checksums NOT INDEXED WHERE {condition}"
     count, last = connection.execute(statement, values).fetchone()

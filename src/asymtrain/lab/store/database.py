@@ -26,7 +26,7 @@ class StoreError(UsageError):
 
 
 class NoStoreError(StoreError):
-    """There is no file, or one in which nothing was ever stored."""
+    """There is no file, or an empty store."""
 
 
 class DamagedError(StoreError):
@@ -37,7 +37,7 @@ class StoreWarning(UsageWarning):
     """Something in the store is damaged and was left out of what was read; the text names it."""
 
 
-_UNWRITABLE = "{path} cannot be written: check its permissions, or give another place for the store"
+_UNWRITABLE = "{path} cannot be written: check its permissions, or give another path for the store"
 _LOCKED = "{path} has been locked by another process for too long: end that process or try again"
 
 _DAMAGED = "{path} is damaged ({error}): restore a copy, or rescue what is left with `sqlite3 {path} .recover`"
@@ -101,7 +101,7 @@ class Database:
         return self._transaction("BEGIN IMMEDIATE", "COMMIT")
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A view of the store at one moment, whatever others write meanwhile; a block in another shares its view."""
+        """A view of the store at one moment, even if others write meanwhile; nested blocks share it."""
         return self._transaction(_READ, "ROLLBACK")  # after a page that could not be read, SQLite refuses to commit
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"the folder of {path} cannot be made ({error.strerror}): give another place") from error
+        raise StoreError(f"the folder of {path} cannot be made ({error.strerror}): give another path") from error
     if path.is_dir():
         raise StoreError(f"{path} is a folder: give the path of a file, such as {path / 'runs.sqlite'}")
     connection = _connect(path, "mode=rwc")
@@ -146,7 +146,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        # Also when there are tables: a place that cannot be written is found now, not after the training.
+        # Also when there are tables: a store that cannot be written is found now, not after the training.
         connection.execute("BEGIN IMMEDIATE")
         if read_version(connection, path) == 0:  # again, inside the transaction: another process may have been first
             _create(connection)
@@ -217,7 +217,7 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
-# A text that is no UTF-8 is damaged: its checksum tells, where an error would keep all other rows from being read.
+# A text that is no UTF-8 is damaged: its checksum shows it, while an error would stop the reading of all other rows.
 _read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 
 
@@ -312,7 +312,7 @@ _APPEND_ONLY = tuple(
 )
 
 _SCHEMA = (*_TABLES, *_VIEWS, *_APPEND_ONLY)
-# Of everything that the schema makes; what a user adds with sqlite3 is no concern of ours.
+# Of everything that the schema makes; users may add tables with sqlite3.
 _NAMES = [match[1] for statement in _SCHEMA if (match := re.match(r"CREATE \w+ (\w+)", statement))]
 
 

@@ -1,7 +1,7 @@
 """A store as a folder of tables, for git and for other machines, and back.
 
 The folder holds `specs`, `runs`, `epochs` and `measurements` as CSV or Parquet, and `manifest.json` with the hash
-of each. The rows are sorted. Requests, failures and claims stay behind: they speak of the machine. The same rows give
+of each. The rows are sorted. Requests, failures and claims stay behind: they concern one machine. The same rows give
 the same bytes, in CSV as in Parquet.
 """
 
@@ -320,7 +320,7 @@ def _check_measurement(specs: Mapping[str, RunSpec], row: tuple[Any, ...]) -> No
 
 
 def _missing(have: Sequence[T], rows: list[T]) -> list[T] | None:
-    """What to append so that `have` holds `rows`; None where the two part."""
+    """What to append so that `have` holds `rows`; None if the two differ."""
     both = min(len(have), len(rows))
     return rows[both:] if list(have[:both]) == rows[:both] else None
 

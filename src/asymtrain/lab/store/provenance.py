@@ -66,7 +66,7 @@ def torch_version() -> str:
 
 def find_commit(package: Path) -> tuple[str, bool] | None:
     """Commit and dirtiness of a package's folder; None where git does not keep it."""
-    # A package installed inside somebody's checkout (in .venv, say) is not part of that checkout.
+    # A package installed inside another checkout (in .venv, say) is not part of it.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     commit, changes = _git(package, "rev-parse", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
@@ -84,7 +84,7 @@ def hash_source(package: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, without its last newline; None where it is absent or fails."""
+    """The output of git, without its last newline; None if it is absent or fails."""
     # Without the checkout that a git hook names: the package may be of another one.
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     environment["GIT_OPTIONAL_LOCKS"] = "0"  # `status` would write to the index

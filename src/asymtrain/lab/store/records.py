@@ -1,7 +1,7 @@
 """Specs, runs, epochs and measured values as rows, and back.
 
-A run is checked before it is written: SQLite turns NaN into NULL without a word, and a history with a hole
-would poison every table made from it. It is read where its checksums are right (checksums.py).
+A run is checked before it is written: SQLite silently turns NaN into NULL, and a history with a gap
+would falsify every table made from it. It is read where its checksums are right (checksums.py).
 """
 
 import base64
@@ -110,7 +110,7 @@ def in_order(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
 
 
 def count_attempts(connection: sqlite3.Connection, spec_id: str) -> int:
-    """How many there were ever stored, damaged ones too."""
+    """How many were stored, damaged ones included."""
     recorded, _ = checksums.select_recorded(connection, [spec_id])
     return max((key.number for key in recorded), default=0)
 

@@ -1,4 +1,4 @@
-"""What was asked for and is not there yet: pending, being trained by some process, or failed and why; and the counts.
+"""Requests without a result: pending, in training, or failed and why; and the counts.
 
 A request stays open until its spec has one more run than before. A failure closes one request; asking again
 opens the next, so that a retry is pending and the old reason stays on record.
@@ -91,7 +91,7 @@ def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for last of a spec and not recorded since: failed where it has a reason, else pending."""
+    """The open request of a spec: failed if it has a reason, else pending."""
 
     spec: RunSpec
     reason: str | None

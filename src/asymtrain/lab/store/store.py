@@ -60,7 +60,7 @@ class Store:
         self.database.close()
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """What is read in the block is of one moment, whatever other processes write meanwhile."""
+        """Reads in the block are of one moment, even if other processes write meanwhile."""
         return self.database.reading()
 
     # What is wanted.
@@ -215,7 +215,7 @@ class Store:
             return checksums.check_all(connection)
 
     def _read(self, select: Callable[[sqlite3.Connection], tuple[T, list[Damage]]]) -> T:
-        """What a function selects of what is as it was stored; of the rest it is warned."""
+        """The intact rows that a function selects; damage is named in a warning."""
         with self.database.reading() as connection:
             rows, damaged = select(connection)
             damaged += checksums.check_numbers(connection)

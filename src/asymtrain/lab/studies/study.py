@@ -1,4 +1,4 @@
-"""What the frame and the commands are told of a study. This file is read for --help: it imports nothing heavy.
+"""The interface of a study to the frame and the commands. This file is read for --help: it imports nothing heavy.
 
 class Drops(Study):
     \"""Do branches replace dropout?\"""
@@ -42,7 +42,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Block:
-    """Parts that are trained in one go and worth keeping alone. What a store holds counts, whatever trained it.
+    """Parts that are trained together and stored by themselves. Stored runs count, whichever command trained them.
 
     A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, snapshot)`. Equal parts are
     one.

@@ -93,13 +93,13 @@ class Tuned:
     @property
     def next_step(self) -> str:
         """What to do now."""
-        race, epochs, asked = self.race, self.race.best.epochs, self.race.question.base.epochs
+        race, epochs, all_epochs = self.race, self.race.best.epochs, self.race.question.base.epochs
         if race.failure:
             return f"Next: {race.failure}."
         if race.ruling.because == "not learnt":
             tried = "another learning rate" if race.question.rate_given else "more epochs or another recipe"
-            if epochs < asked:
-                tried = f"at least twice the minutes, since runs had {epochs} of {asked} epochs"
+            if epochs < all_epochs:
+                tried = f"at least twice the minutes, since runs had {epochs} of {all_epochs} epochs"
             return f"Next: the model itself does not learn yet. Try {tried}, and check that labels and data fit."
         words = []
         if self.verdict in ("helps", "likely helps"):
@@ -112,25 +112,25 @@ class Tuned:
         elif race.is_open:
             why = "" if race.plan is None or race.best.n < 2 else " (the difference is too small for pairs to decide)"
             words.append(f"call it again with more minutes, and it continues{why}")
-        elif epochs < asked and self.verdict != "hurts":
+        elif epochs < all_epochs and self.verdict != "hurts":
             words.append("with more minutes each run may be longer, and the pairs begin anew")
         return f"Next: {'; '.join(words)}."
 
     @property
     def minutes_needed(self) -> int | None:
-        """How many more minutes would decide, by the mean and the variance so far; None where nothing tells."""
+        """How many more minutes would decide, by the mean and the variance so far; None if that is unknown."""
         pairs, plan, timing = self.race.best, self.race.plan, self.timing
         if not self.race.is_open or timing is None or plan is None:
             return None
-        asked = self.race.question.base.epochs
+        all_epochs = self.race.question.base.epochs
         needed = pairs_needed(pairs.differences) if pairs.epochs == plan.epochs else RULE.pairs
         if needed is None and pairs.n < 2:
             needed = RULE.pairs
         if needed is None:
             return None
         more, epochs = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0)), plan.epochs
-        if 2 * epochs <= asked:  # too short to settle it: in so many minutes longer ones begin anew
-            more, epochs = max(needed, RULE.pairs), asked
+        if 2 * epochs <= all_epochs:  # too short to settle it: in so many minutes longer ones begin anew
+            more, epochs = max(needed, RULE.pairs), all_epochs
         return math.ceil((2 * more * epochs * timing.epoch / RULE.used + timing.start) / 60)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _rate_words(race: Race) -> str:
 
 
 def _race_words(race: Race) -> str:
-    """What the second question came to; empty where it was not asked."""
+    """The result of the race; empty if there was none."""
     if not race.rungs:
         return ""
     others = counted(len(race.rungs[0]), "alternative")
@@ -331,7 +331,7 @@ def removal_table(removal: Removal) -> Table:
 
 
 def tune_figures(result: Tuned) -> list[Figure]:
-    """What answers the question comes first."""
+    """The figures, the pairs first."""
     figures = [_curves(result)] if result.pairs.n else []
     rungs, bars = result.race.rungs, []
     if len(rungs) < 2 or not rungs[-1][0].n:  # of a single rung the folded table says enough

@@ -204,7 +204,7 @@ def replay(
             return at_stage("race", missing, rungs=tuple(raced))
         alternatives = tuple(pairs.candidate for pairs in compared[: kept_of(len(compared))])
         winner = alternatives[0] if compared[0].points > 0 else None
-    found: dict[str, Any] = {"rungs": tuple(raced), "winner": winner}
+    parts: dict[str, Any] = {"rungs": tuple(raced), "winner": winner}
     if winner is not None:
 
         def trio(i: int) -> list[RunSpec]:
@@ -213,17 +213,17 @@ def replay(
         trios = finished(trio)
         second = compare([[plain, best] for plain, _, best in trios], winner, plan.epochs)
         ahead = compare([[default, best] for _, default, best in trios], winner, plan.epochs)
-        found |= {"second": second, "ahead": ahead}
+        parts |= {"second": second, "ahead": ahead}
         settled = is_decided(second) and is_decided(ahead)
         if not settled and ahead.n < RULE.most_pairs:
-            return at_stage("fresh", next_batch(ahead.n, trio), **found)
+            return at_stage("fresh", next_batch(ahead.n, trio), **parts)
     if not is_done and plan.pairs is not None:
-        return at_stage("more", next_batch(first.n, pair), **found)
-    return at_stage("end", (), **found)
+        return at_stage("more", next_batch(first.n, pair), **parts)
+    return at_stage("end", (), **parts)
 
 
 def is_decided(pairs: Pairs) -> bool:
-    """Would more pairs of this length say nothing new?"""
+    """Is the question decided, so that more pairs of this length are not needed?"""
     return judge(pairs.differences, 0, pairs.epochs, pairs.epochs).is_settled
 
 
@@ -246,8 +246,8 @@ def compare_pairs(
     share = [largest[spec.test != "never"] for spec, _ in specs]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
     bad = sum(not any(has_learnt(run, of) for run in pair) for pair, of in zip(both, share, strict=True))
-    shown = tuple(run for pair in both for run in pair)
-    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, shown)
+    all_runs = tuple(run for pair in both for run in pair)
+    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, all_runs)
 
 
 def accuracy_of(run: Run, largest: float) -> float:

@@ -91,7 +91,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
 
 
 def pairs_needed(differences: Sequence[float]) -> int | None:
-    """How many pairs would decide in all, if later ones vary as these; None where it cannot be told."""
+    """How many pairs would decide in all, if later ones vary like these; None if that is unknown."""
     if len(differences) > 1 and not any(differences):
         return RULE.most_pairs
     if not (spread := deviation(differences)):
@@ -121,7 +121,7 @@ class Plan:
 
 
 def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
-    """The longest pairs of which enough fit: whole runs if four do, else shorter ones, and at last fewer."""
+    """The longest pairs of which enough fit: whole runs if four fit, else shorter ones, else fewer."""
     room = RULE.used * seconds / (2 * max(timing.epoch, 1e-9))  # epochs of a pair
     for pairs in range(RULE.pairs, 1, -1):
         if (length := min(epochs, math.floor(room / pairs))) >= RULE.least_part * epochs:

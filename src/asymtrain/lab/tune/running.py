@@ -33,7 +33,7 @@ ENDING = 0.02  # of the minutes, for the answer and its page
 
 @dataclass
 class Stopwatch:
-    """Sees when epochs are trained, and so what one takes; `clock` gives seconds."""
+    """Measures how long an epoch takes, from reports of finished epochs; `clock` gives seconds."""
 
     clock: Callable[[], float] = time.monotonic
     reports: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
@@ -171,7 +171,7 @@ class _Work:
         return replay(self.question, self.plan, self.runs, self.largest, rungs=self.rungs, batch=self.batch)
 
     def go_on(self, out: Path | None) -> None:
-        """Until nothing is missing, or time is over, or what is missing does not come."""
+        """Train until nothing is missing, time is over, or a stage brought no run."""
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
             timed = [spec for pair in timing_specs(self.question) for spec in pair]
@@ -354,7 +354,7 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], dataset
     layers = tuple(network.points[k] for k in chosen_layers(len(network.points), spec.layers))
     code, removal = "", None
     if race.ruling.verdict in ("helps", "likely helps"):
-        of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
+        of_backbone = isinstance(network.layout, str)  # `attach` infers the layouts of other models
         layout = network.layout if of_backbone else spec.layout
         attached = AttachCall(spec, layers, dataset.classes, pool=network.pool, layout=str(layout))
         code = attach_code(attached)
@@ -390,7 +390,7 @@ def _held_out(images: int) -> int:
 
 
 def _timing_of(runs: Iterable[Run]) -> Timing | None:
-    """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
+    """A timing from stored runs, if all were trained before a kill: as if one run trained at a time."""
     timed = [run for run in runs if run.history]
     epochs = sum(len(run.history) for run in timed)
     return Timing(sum(run.seconds for run in timed) / epochs, 0.0) if epochs else None

@@ -129,7 +129,7 @@ def attach_code(attached: AttachCall) -> str:
 
 
 def _literal(value: object) -> str:
-    """As one writes it in Python: texts in double quotes."""
+    """A value as Python source: texts in double quotes."""
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     return '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"')) if isinstance(value, str) else repr(value)
@@ -137,7 +137,7 @@ def _literal(value: object) -> str:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a model is like before branches, with them and after they are stripped."""
+    """Parameters and hooks of a model before branches, with them and after they are stripped."""
 
     parameters: tuple[int, ...]  # that the optimizer has: before, with branches, and after
     hooks: tuple[int, ...]  # on the model

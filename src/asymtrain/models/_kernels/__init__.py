@@ -5,8 +5,8 @@ gelu.py        bias and GELU of a feed-forward layer
 pooling.py     bias, max-pool and ReLU behind a convolution
 operators.py   all of them as torch operators with gradients, so that autograd and torch.compile treat them as any other
 
-They are loaded when an engine asks for them on a GPU (`load_kernels`), never by an import, and held to torch's own
-results by the GPU tests.
+They are loaded when an engine asks for them on a GPU (`load_kernels`), never by an import. GPU tests compare them with
+torch.
 """
 
 from importlib import import_module

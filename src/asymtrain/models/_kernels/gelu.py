@@ -79,7 +79,7 @@ def bias_gelu_gradient(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor,
 
 
 def parts_shape(raw: Tensor) -> tuple[int, int, int]:
-    """Of the sums that programs make."""
+    """The number of partial sums."""
     return raw.shape[0], -(-raw.shape[1] // _ROWS), raw.shape[2]
 
 

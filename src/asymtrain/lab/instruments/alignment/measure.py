@@ -46,7 +46,7 @@ class RunConflict(CosineSummary):
 class Conflict:
     """The alignment of runs that differ in their seed only; estimates are over seeds.
 
-    A run that diverged is in, with the epochs before it did; `RunConflict.outcome` names it.
+    A diverged run counts, with the epochs before it diverged; `RunConflict.outcome` names it.
     """
 
     spec: RunSpec  # of the first seed
@@ -69,7 +69,7 @@ class Conflict:
 
 
 def variant_of(spec: RunSpec) -> str:
-    """Which of `VARIANTS` a spec is; the signal's name where it is another."""
+    """Which of `VARIANTS` a spec is; the name of its signal if it is none."""
     if spec.signal != "gradient":
         return spec.signal
     return "frozen" if spec.branch_weights == "frozen" else "trained"

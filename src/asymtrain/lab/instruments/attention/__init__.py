@@ -19,7 +19,7 @@ Measured = tuple["list[AttentionResult]", "Dataset", dict[str, str]]
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """When it is looked at, and how; defaults are those of `AttentionSettings`, and a test holds them to it."""
+    """When and how attention is measured; a test compares the defaults with `AttentionSettings`."""
 
     at: Annotated[
         str | None, typer.Option(help="Epochs to look at, with commas; 0 is before training. Default: three of them.")
@@ -57,7 +57,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.attention.measure import check_spec, has_attention, measure_states
 
-        settings = options.settings()  # what is wrong with them shows before anything else is done
+        settings = options.settings()  # wrong settings are refused first
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
         lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}

@@ -1,4 +1,4 @@
-"""The attention maps of any model, seen by hooks: the model computes what it always does, and the maps lie beside it.
+"""The attention maps of any model, by hooks: the model computes as usual, and the maps are collected.
 
     output, maps = attention_maps(model, images)            # {"blocks.0.attention": (B, heads, T, T), ...}
 
@@ -170,7 +170,7 @@ def recorded_attention(
     def look(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
         gpus = [device] if device.type == "cuda" else []
-        # A query layer may hold dropout: looking must not move the random numbers of training.
+        # A query layer may hold dropout: measuring must not change the random numbers of training.
         with torch.no_grad(), torch.random.fork_rng(gpus, enabled=module.training):
             parts = reading(module, args, kwargs) if read is None else _read_by(read, module, args, kwargs)
             maps = parts.maps()

@@ -84,7 +84,7 @@ def measure_states(
 
 def has_attention(arch: str) -> bool:
     """Has this backbone attention? Its options and the data do not matter."""
-    return bool(attention_layers(build(arch, classes=2, seed=0)))  # the seed keeps torch's random numbers as they are
+    return bool(attention_layers(build(arch, classes=2, seed=0)))  # with a seed, torch's random state does not change
 
 
 def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> None:
@@ -174,7 +174,7 @@ def _regions(pixels: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
 
 
 def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
-    # A rollout needs every layer, whichever is reported; a reader knows those alone that it is given for.
+    # A rollout needs every layer; a `read` function knows only the layers that it is given for.
     return None if read is None else settings.layers or None
 
 

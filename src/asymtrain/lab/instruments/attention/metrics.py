@@ -119,7 +119,7 @@ def saliency_region(images: Tensor) -> Tensor:
     A fixed share (at least one pixel) and not a fixed level: the uniform map then has the same value on every image,
     and no image is left without a region.
     """
-    # On the CPU, whatever the images lie on: a tie or a last bit must not change the region from device to device.
+    # Always on the CPU: ties and last bits must not change the region between devices.
     order = saliency(images.cpu()).flatten(1).argsort(dim=1, descending=True, stable=True)
     chosen = order[:, : max(1, round(order.shape[1] / 4))]
     region = torch.zeros(order.shape).scatter_(1, chosen, 1.0)

@@ -1,4 +1,4 @@
-"""What is looked at when attention is measured, what comes out for one network, and the few numbers of many runs."""
+"""The settings of a measurement of attention, its result for one network, and a summary of many runs."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What the units that branches see do: how many are silent, how large they are, in how many directions they vary.
+"""The units that branches see: how many are silent, how large they are, in how many directions they vary.
 
 A bias-free sigmoid branch begins at 1/2 for every class and soon wants 1 / classes for all of them. It has only the
 features to make that constant from, so its gradient asks them to change; the first steps of training show what that
@@ -153,4 +153,4 @@ def check_branches(specs: Iterable[RunSpec], dataset: Dataset) -> None:
 
 
 class _Enough(Exception):
-    """The last step was seen."""
+    """Raised after the last step, to end the training."""

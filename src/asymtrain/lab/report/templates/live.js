@@ -32,10 +32,17 @@
     const short = Number(value.toPrecision(size >= 1e5 || size < 1e-3 ? 3 : digits));
     return minus((size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e"));
   }
+  // Ties go to the even digit, as in Python, which writes the tables
+  function fixed(value, digits) {
+    const exact = Math.abs(value).toFixed(digits + 30);
+    const short = exact.slice(0, -30).replace(/\.$/, "");
+    const up = !/50{29}$/.test(exact) || /[13579]$/.test(short);
+    return up ? value.toFixed(digits) : (value < 0 ? "-" : "") + short;
+  }
   // A value as the tables of the page write it, with its unit where that is wanted
   function written(value, { written: how }, unit = how?.unit) {
     if (!how || !there(value)) return number(value);
-    const text = how.significant ? number(value, how.digits) : minus((value * (how.times || 1)).toFixed(how.digits));
+    const text = how.significant ? number(value, how.digits) : minus(fixed(value * (how.times || 1), how.digits));
     return `${how.signed && !text.startsWith("−") ? "+" : ""}${text}${unit || ""}`;
   }
   // The unit once, but for a percent sign

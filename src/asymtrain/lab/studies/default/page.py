@@ -127,7 +127,7 @@ def _those(arms: Arms, is_one: Callable[[ArmEffect], bool]) -> list[str]:
 
 
 def _condition(title: str, complete: bool, failed: Sequence[str], word: str) -> Condition:
-    # What fails already fails whatever is still to come.
+    # Missing rows cannot undo a failure.
     return Condition(title, False if failed else True if complete else None, _with_titles(word, failed))
 
 

@@ -61,7 +61,7 @@ class Claim:
     paper_value: str
     kind: Kind
     parts: tuple[Part, ...]
-    beside: tuple[tuple[str, Part], ...] = ()  # comparisons that are told with the verdict and do not bear on it
+    beside: tuple[tuple[str, Part], ...] = ()  # comparisons that are shown with the verdict and do not affect it
 
     @property
     def needs(self) -> tuple[str, ...]:

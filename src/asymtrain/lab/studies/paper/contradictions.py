@@ -1,4 +1,4 @@
-"""Where the paper contradicts itself; and what single activation can do at all.
+"""Where the paper contradicts itself; and the possible effect of single activation.
 
 The contradictions follow from the paper's printed numbers alone. Their sentences stand in `texts.toml`, in the order of
 the paper's sections; a test recomputes every number in them.
@@ -39,5 +39,5 @@ def single_activation(identity: Mapping[str, Quantity]) -> tuple[str, bool | Non
     names = ", ".join(display_name(arch) for arch in measured)
     pairs = f"{len(differences)} pairs of runs at N = 1 and N = 20 ({names})"
     numbers = {"theory": text["theory"], "pairs": pairs, "largest": max(differences, default=0.0)}
-    found, holds = ("differs", False) if any(differences) else ("equal", True) if measured else ("no_runs", None)
-    return text[found].format(**numbers), holds
+    finding, holds = ("differs", False) if any(differences) else ("equal", True) if measured else ("no_runs", None)
+    return text[finding].format(**numbers), holds

@@ -118,7 +118,7 @@ class RecipeResult:
 
 
 def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot) -> RecipeResult:
-    """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
+    """The recipe's result from a snapshot: tables of the study's readings, evidence for every one."""
     needs, output = recipe.needs(study, snapshot), recipe.make(study, snapshot)
     # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))

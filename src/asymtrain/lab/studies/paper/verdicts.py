@@ -20,8 +20,8 @@ So a wide interval reproduces nothing by touching the band. A part that the pape
 reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
 they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
 cosine or a share. No part passes because its interval is wide, and none fails because there were few seeds or many
-measurements: a minimum over steps is reproduced or inconclusive. What is the same by construction is not ruled on by
-its numbers:
+measurements: a minimum over steps is reproduced or inconclusive. Cells that are identical by construction get no
+numeric verdict:
 
     Cannot differ   one set of runs stands for both cells, or one loss surface for both sides; of runs, the comparison
                     at the paper's own settings stands beside it
@@ -341,7 +341,7 @@ class Judgement:
 
 
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
-    """All 36 verdicts, from whatever was run."""
+    """All 36 verdicts, from the runs that there are."""
     alternates = [reading.name for reading in ALTERNATES]
     return judge_all(gather(results), alternates=alternates, later=LATER)
 

@@ -47,8 +47,8 @@ class Practice(Study):
         extent: Extent = protocol.QUICK if quick else protocol.FULL
         return extent
 
-    def needs(self, part: Any, scope: "Extent", known: "Snapshot") -> Needs:
-        needs: Needs = self.part("selection").needs(scope, part, known.runs)
+    def needs(self, part: Any, scope: "Extent", snapshot: "Snapshot") -> Needs:
+        needs: Needs = self.part("selection").needs(scope, part, snapshot.runs)
         return needs
 
     def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:

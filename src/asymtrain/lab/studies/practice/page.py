@@ -304,7 +304,8 @@ def cost_table(effects: Sequence[ArmEffect]) -> Table:
 def calibration_table(effects: Sequence[ArmEffect]) -> Table:
     columns = (
         Column("Model"),
-        *(Column(side, "share", digits=2) for side in ("Plain", "With branches", "Difference", "95% interval")),
+        *(Column(side, "share", digits=2) for side in ("Plain", "With branches")),
+        *(Column(side, "share", digits=2, signed=True) for side in ("Difference", "95% interval")),
         Column("n", "count"),
     )
     rows = make_rows(

@@ -69,34 +69,34 @@ def doses(study: Scope) -> list[PairedCell]:
     ]  # fmt: skip
 
 
-def needs_table1(study: Scope, known: Snapshot) -> Needs:
+def needs_table1(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(specs_of([*table1_cells(study), *doses(study)]))
 
 
-def make_table1(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_table1(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     main, dose = table1_cells(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
-        effect_table(known, main, "table1", "Table 1: accuracy against redundancy", headings,
+        effect_table(snapshot, main, "table1", "Table 1: accuracy against redundancy", headings,
                      "Each row has Table 13's weight decay and alpha, so N is not all that differs. "
                      f"{OVER_IMAGES_NOTE}",
                      over_images=True),
-        effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
+        effect_table(snapshot, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
                      note_text("table1-equal", dose=DOSE)),
-        sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
-        cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
+        sizes_table(snapshot, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
+        cosine_table(snapshot, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
                      study.window),
     )  # fmt: skip
     # The labels of the two families differ, so one list serves both.
-    return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
+    return RecipeOutput(tables, (_figure(study, snapshot, main),), evidence_of(snapshot, [*main, *dose]))
 
 
-def _figure(study: Scope, known: Snapshot, main: list[PairedCell]) -> Figure:
+def _figure(study: Scope, snapshot: Snapshot, main: list[PairedCell]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:
         rows = [row for row in main if row.reading == study.readings[0] and row.arch == arch]
-        effects = [effect_of(known, row) for row in rows]
+        effects = [effect_of(snapshot, row) for row in rows]
         changes = [None if effect is None else improvement(effect) for effect in effects]
         intervals = [None if effect is None else interval(effect) for effect in effects]
         x = tuple(float(level) for level in LEVELS)
@@ -150,9 +150,9 @@ SWEEPS = {
 }
 
 
-def swept_cells(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
+def swept_cells(study: Scope, snapshot: Snapshot, table: str) -> list[PairedCell]:
     sweep = SWEEPS[table]
-    values = values_for(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
+    values = values_for(study, snapshot, sweep.arch, sweep.dataset, sweep.redundancy)
     rows = []
     for reading in readings_for(study, sweep.redundancy, "training"):  # without a validation split: no best epoch
         for label in labels(table):
@@ -161,9 +161,9 @@ def swept_cells(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
                 heading: str | float = float(level)
                 fields["label_noise"] = heading
             else:
-                taken = few_shot_size(study, sweep.dataset, int(level))
-                own = "" if taken in (int(level), None) else f" ({taken} here)"
-                heading, fields["per_class"] = f"{int(level):,}{own}", taken
+                images = few_shot_size(study, sweep.dataset, int(level))
+                own = "" if images in (int(level), None) else f" ({images} here)"
+                heading, fields["per_class"] = f"{int(level):,}{own}", images
             rows.append(
                 compare(
                     study, reading, label, (heading,), sweep.arch, sweep.dataset, values, sweep.redundancy,
@@ -174,21 +174,21 @@ def swept_cells(study: Scope, known: Snapshot, table: str) -> list[PairedCell]:
 
 
 def _swept_recipe(sweep: Sweep) -> Recipe:
-    def needs(study: Scope, known: Snapshot) -> Needs:
-        rows = swept_cells(study, known, sweep.table)
-        return needs_of(study, rows, waiting(study, known, sweep.arch, sweep.dataset))
+    def needs(study: Scope, snapshot: Snapshot) -> Needs:
+        rows = swept_cells(study, snapshot, sweep.table)
+        return needs_of(study, rows, waiting(study, snapshot, sweep.arch, sweep.dataset))
 
-    def make(study: Scope, known: Snapshot) -> RecipeOutput:
-        rows, headings = swept_cells(study, known, sweep.table), (HEADINGS[sweep.swept],)
-        settings = settled(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
+    def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+        rows, headings = swept_cells(study, snapshot, sweep.table), (HEADINGS[sweep.swept],)
+        settings = settled(study, snapshot, sweep.arch, sweep.dataset, sweep.redundancy)
         note = f"Trained on {shown_dataset(study, sweep.dataset)}. {settings}"
         title = recipe_words(sweep.table)["title"]
         fit_title = f"{title.partition(':')[0]}: training accuracy at the end"
         tables = (
-            effect_table(known, rows, sweep.table, title, headings, note),
-            fit_table(known, rows, f"{sweep.table}-fit", fit_title, headings),
+            effect_table(snapshot, rows, sweep.table, title, headings, note),
+            fit_table(snapshot, rows, f"{sweep.table}-fit", fit_title, headings),
         )
-        return RecipeOutput(tables, evidence=evidence_of(known, rows))
+        return RecipeOutput(tables, evidence=evidence_of(snapshot, rows))
 
     return recipe(sweep.table, needs, make)
 
@@ -196,29 +196,29 @@ def _swept_recipe(sweep: Sweep) -> Recipe:
 # Tables 10 and 17: the three backbones on CIFAR-10 with one branch
 
 
-def table10_cells(study: Scope, known: Snapshot) -> list[PairedCell]:
+def table10_cells(study: Scope, snapshot: Snapshot) -> list[PairedCell]:
     """One for each backbone."""
     return [
         compare(
             study, reading, f"table10/{arch}", (display_name(arch),), arch, "cifar10",
-            values_for(study, known, arch, "cifar10", 1), 1,
+            values_for(study, snapshot, arch, "cifar10", 1), 1,
         )
         for reading in readings_for(study, 1, "training", "accuracy")
         for arch in ARCHS
     ]  # fmt: skip
 
 
-def needs_table10(study: Scope, known: Snapshot) -> Needs:
-    trials = [waiting(study, known, arch, "cifar10") for arch in ARCHS]
-    return needs_of(study, table10_cells(study, known), *trials)
+def needs_table10(study: Scope, snapshot: Snapshot) -> Needs:
+    trials = [waiting(study, snapshot, arch, "cifar10") for arch in ARCHS]
+    return needs_of(study, table10_cells(study, snapshot), *trials)
 
 
-def make_table10(study: Scope, known: Snapshot) -> RecipeOutput:
-    rows = table10_cells(study, known)
-    settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, 'cifar10', 1)}" for arch in ARCHS)
+def make_table10(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+    rows = table10_cells(study, snapshot)
+    settings = " ".join(f"{display_name(arch)}: {settled(study, snapshot, arch, 'cifar10', 1)}" for arch in ARCHS)
     note = f"Trained on {shown_dataset(study, 'cifar10')}. {settings}"
-    table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    return RecipeOutput((table,), evidence=evidence_of(known, rows))
+    table = effect_table(snapshot, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
+    return RecipeOutput((table,), evidence=evidence_of(snapshot, rows))
 
 
 # Table 16: three branches, all or one active, each side with settings of its own
@@ -226,7 +226,7 @@ def make_table10(study: Scope, known: Snapshot) -> RecipeOutput:
 ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 
 
-def table16_cells(study: Scope, known: Snapshot) -> list[PairedCell]:
+def table16_cells(study: Scope, snapshot: Snapshot) -> list[PairedCell]:
     """Six cells.
 
     The activation is the table's own, and the losses' sum over classes would want a search of its own.
@@ -236,7 +236,7 @@ def table16_cells(study: Scope, known: Snapshot) -> list[PairedCell]:
         for activation, auxiliary in ACTIVATIONS.items():
             for arch in ARCHS:
                 heading = (f"{activation} active", display_name(arch))
-                plain, asymmetric = _dual_values(study, known, arch, activation)
+                plain, asymmetric = _dual_values(study, snapshot, arch, activation)
                 rows.append(
                     compare(
                         study, reading, f"table16/{activation}/{arch}", heading, arch, "cifar100", asymmetric,
@@ -246,36 +246,36 @@ def table16_cells(study: Scope, known: Snapshot) -> list[PairedCell]:
     return rows
 
 
-def needs_table16(study: Scope, known: Snapshot) -> Needs:
-    rows = table16_cells(study, known)
+def needs_table16(study: Scope, snapshot: Snapshot) -> Needs:
+    rows = table16_cells(study, snapshot)
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
     cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
-    trials = [searches.trials(dual_of(study, *case), known) for case in cases]
+    trials = [searches.trials(dual_of(study, *case), snapshot) for case in cases]
     return needs_of(study, rows, *trials)
 
 
-def make_table16(study: Scope, known: Snapshot) -> RecipeOutput:
-    rows = table16_cells(study, known)
+def make_table16(study: Scope, snapshot: Snapshot) -> RecipeOutput:
+    rows = table16_cells(study, snapshot)
     note = f"Trained on {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
         for arch in ARCHS:
-            sides = zip(("Plain", "Asymmetric"), _dual_values(study, known, arch, activation), strict=True)
-            shown = [f"{side} {v.learning_rate:g}, {v.weight_decay:g}, {v.alpha:g}" for side, v in sides if v]
-            note += f" {display_name(arch)}, {activation}: {'; '.join(shown) or 'not yet chosen'}."
+            sides = zip(("Plain", "Asymmetric"), _dual_values(study, snapshot, arch, activation), strict=True)
+            settings = [f"{side} {v.learning_rate:g}, {v.weight_decay:g}, {v.alpha:g}" for side, v in sides if v]
+            note += f" {display_name(arch)}, {activation}: {'; '.join(settings) or 'not yet chosen'}."
     note += " These are learning rate, weight decay and alpha."
     title = "Table 16: dual search, three branches"
-    table = effect_table(known, rows, "table16", title, ("Branches", "Backbone"), note)
-    return RecipeOutput((table,), evidence=evidence_of(known, rows))
+    table = effect_table(snapshot, rows, "table16", title, ("Branches", "Backbone"), note)
+    return RecipeOutput((table,), evidence=evidence_of(snapshot, rows))
 
 
 def _dual_values(
-    study: Scope, known: Snapshot, arch: str, activation: str
+    study: Scope, snapshot: Snapshot, arch: str, activation: str
 ) -> tuple[Hyperparameters | None, Hyperparameters | None]:
     if study.hyperparameters == "paper":
         values = table_values(study, arch, 1)
         return values, values
-    settings = searches.chosen(dual_of(study, arch, activation), known)
+    settings = searches.chosen(dual_of(study, arch, activation), snapshot)
     return (None, None) if settings is None else (settings["plain"], settings["asymmetric"])
 
 

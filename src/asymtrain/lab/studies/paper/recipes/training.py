@@ -74,14 +74,14 @@ def groups(study: Scope) -> list[tuple[Reading, str, str]]:
     return rows
 
 
-def needs_table2(study: Scope, known: Snapshot) -> Needs:
+def needs_table2(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(unique(specs_for(study, *group) for group in groups(study)))
 
 
-def make_table2(study: Scope, known: Snapshot) -> RecipeOutput:
+def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     for reading, arch, variant in groups(study):
-        runs = [first_epochs(run, study.window) for run in known.of(specs_for(study, reading, arch, variant))]
+        runs = [first_epochs(run, study.window) for run in snapshot.of(specs_for(study, reading, arch, variant))]
         conflict = conflicts(runs)[0] if runs else None
         rows.append(_cosine_row(reading, arch, variant, conflict))
         names = [reading.name] if variant == "trained" else []
@@ -91,7 +91,7 @@ def make_table2(study: Scope, known: Snapshot) -> RecipeOutput:
                 evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
     note = note_text("table2", epochs=study.window, dose=DOSE)
     table = Table("table2", "Tables 2 and 15: gradient cosine", COLUMNS, tuple(rows), note)
-    return RecipeOutput((table,), (_figure2(study, known),), evidence)
+    return RecipeOutput((table,), (_figure2(study, snapshot),), evidence)
 
 
 def _cosine_row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -> tuple[Cell, ...]:
@@ -131,14 +131,14 @@ def _quantities(study: Scope, arch: str, conflict: Conflict) -> dict[str, Quanti
     return quantities
 
 
-def _figure2(study: Scope, known: Snapshot) -> Figure:
+def _figure2(study: Scope, snapshot: Snapshot) -> Figure:
     title = "Figure 2: gradient cosine over training"
     lines = []
     for arch in ARCHS:
-        runs = known.of(specs_for(study, study.readings[0], arch, "trained"))
+        runs = snapshot.of(specs_for(study, study.readings[0], arch, "trained"))
         finished = [first_epochs(run, study.window) for run in runs if run.outcome == "finished"]
-        shown = curve(finished, CURVES["cosine"], within=BOUNDS["cosine"])
-        lines.append(curve_line(display_name(arch), arch, shown, seeds=True))
+        line = curve(finished, CURVES["cosine"], within=BOUNDS["cosine"])
+        lines.append(curve_line(display_name(arch), arch, line, seeds=True))
     if not has_points(lines):
         return Figure("figure2", title, (), caption="Waits for the runs of Table 2.")
     panel = Lines("", "epoch", "gradient cosine", tuple(lines), zero=True, written=SIGNED)
