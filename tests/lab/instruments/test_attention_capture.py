@@ -157,7 +157,7 @@ class UserAttention(nn.Module):
         return (self.last @ v).transpose(1, 2).flatten(2)
 
 
-def test_a_stranger_s_module_by_a_function():
+def test_an_own_module_by_a_function():
     torch.manual_seed(0)
     tower = Tower(UserAttention)
 

@@ -13,7 +13,7 @@ from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 
 
-def test_a_stranger_s_models():
+def test_models_of_other_libraries():
     pytest.importorskip("transformers")
     masks = torch.zeros(3, 16, 16)
     masks[:, :8] = 1

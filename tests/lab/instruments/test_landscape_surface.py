@@ -57,7 +57,7 @@ def user_module():
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, 3))
 
 
-def test_a_stranger_s_module_against_loaded_weights_and_left_as_it_was():
+def test_an_own_module_against_loaded_weights_and_left_as_it_was():
     module = user_module().train()
     module[2].eval()  # modes differ inside, and come back
     x, y = torch.randn(10, 4), torch.arange(10) % 3
