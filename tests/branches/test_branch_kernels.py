@@ -1,7 +1,9 @@
 """The fused loss as kernels of our own: where they read and write, who gets them, and their numbers against torch's."""
 
+import ast
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +27,20 @@ FEATURES = {
     "one position": (torch.randn(3, 7, 1, 1), Pooled((2, 3), None, 0, 1)),
     "class tokens first": (torch.randn(5, 3, 7).select(0, 0), Pooled()),
 }
+
+
+def test_the_arguments_that_kernels_do_not_specialise_are_theirs() -> None:
+    """By reading them: Triton looks the names up at the first launch on a GPU, long after a rename."""
+    tree = ast.parse((Path(_fused.__file__).parent / "_kernels.py").read_text())
+    kernels = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    arguments = {argument.arg for kernel in kernels for argument in kernel.args.args}
+    (numbers,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NUMBERS"
+    )
+    assert kernels
+    assert set(numbers) <= arguments
 
 
 @pytest.mark.parametrize(("feature", "pooled"), FEATURES.values(), ids=FEATURES)
