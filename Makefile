@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 # With --whole no clock has a say: every machine trains the same runs.
 demo: $(VENV)/lab
 	$(BIN)/asymtrain tune examples.deep_network:build --data shapes --data-option classes=4 \
-	  --data-option size=2000 --data-option image_size=16 --epochs 12 --batch 64 --learning-rate 2e-3 \
+	  --data-option size=1600 --data-option image_size=16 --epochs 12 --batch 64 --learning-rate 2e-3 \
 	  --whole --out demo
 	@echo "The network was chosen because branches help it; yours may need none. Open demo/report.html"
 

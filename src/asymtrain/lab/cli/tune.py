@@ -81,7 +81,7 @@ class ModelOptions(RunOptions):
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
         spec = dataclasses.replace(spec, per_class=None, validation="none")
-        named_fields = {*Candidate().fields(), *fields}
+        named_fields = {*Candidate().fields(), "redundancy", *fields}
         (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
         return spec, opening
 
