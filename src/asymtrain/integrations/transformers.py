@@ -41,7 +41,7 @@ def add_branches(
     targets: Callable[[Any], Tensor] | None = None,
     cosine: bool = True,
     **options: Any,
-) -> "BranchesCallback":
+) -> "TrainerBranches":
     """Let a trainer train with branches, which it strips when training ends.
 
     Args:
@@ -59,10 +59,10 @@ def add_branches(
     two gradients does not depend on gradient accumulation.
     """
     _refuse(trainer)
-    return BranchesCallback(trainer, sample, targets, cosine, options)
+    return TrainerBranches(trainer, sample, targets, cosine, options)
 
 
-class BranchesCallback(Adapter, TrainerCallback):  # type: ignore[misc]  # transformers is optional, and untyped where it is missing
+class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transformers is optional, and untyped where it is missing
     """Follows the training; made by `add_branches`."""
 
     def __init__(
@@ -193,7 +193,7 @@ def _refuse(trainer: Any) -> None:
     """Of the trainer's ways to use several devices, DDP is the one whose forward calls the model that has the hooks."""
     if trainer.model_init is not None:
         raise UsageError("with model_init= the trainer trains another model: give it the model, Trainer(model=...)")
-    if any(isinstance(callback, BranchesCallback) for callback in trainer.callback_handler.callbacks):
+    if any(isinstance(callback, TrainerBranches) for callback in trainer.callback_handler.callbacks):
         raise UsageError("this trainer has branches already: make a new Trainer for others")
     if trainer.args.n_gpu > 1:
         raise UsageError(

@@ -8,7 +8,17 @@ import pytest
 from asymtrain.lab.runs import Run
 from asymtrain.lab.studies.default import STUDY
 from asymtrain.lab.studies.default.page import arms_of, conditions, judged_page
-from asymtrain.lab.studies.default.protocol import BLOCKS, CANDIDATES, CHOOSING, FULL, MODELS, QUICK, UNSEEN, Task, arms
+from asymtrain.lab.studies.default.protocol import (
+    BLOCKS,
+    CANDIDATES,
+    CHOOSING,
+    FULL,
+    MODELS,
+    QUICK,
+    UNSEEN,
+    DefaultTask,
+    arms,
+)
 from asymtrain.lab.studies.default.selection import DEFAULT, OTHERS, OWN, choice, choices, needs, seeds
 from asymtrain.lab.studies.frame import missing
 from asymtrain.lab.studies.practice.protocol import final_seeds, selection_specs
@@ -31,7 +41,7 @@ def helps_tokens(spec):
 
 
 def spec_kind(spec):
-    return next(Task(name, "select").kind for name, model in MODELS.items() if model.arch == spec.arch)
+    return next(DefaultTask(name, "select").kind for name, model in MODELS.items() if model.arch == spec.arch)
 
 
 def invented_run(spec, gain, spread):
@@ -63,7 +73,7 @@ def test_the_protocol_is_pinned():
     trained = [
         spec
         for model in CHOOSING
-        for spec in selection_specs(FULL, Task(model, "select"), arms(Task(model, "select").kind))
+        for spec in selection_specs(FULL, DefaultTask(model, "select"), arms(DefaultTask(model, "select").kind))
     ]
     assert len(set(trained)) == len(trained) == 9 * 9 * 2
     assert {(spec.epochs, spec.validation, spec.test, spec.batch) for spec in trained} == {(30, "split", "never", 128)}
@@ -72,7 +82,7 @@ def test_the_protocol_is_pinned():
 
 
 def test_no_seed_is_used_twice_and_unseen_models_choose_nothing():
-    final = final_seeds(FULL, Task("mlp", "confirm"))
+    final = final_seeds(FULL, DefaultTask("mlp", "confirm"))
     assert len(final) == 15
     assert not set(FULL.selection_seeds) & set(final)
     assert not set(CHOOSING) & set(UNSEEN)
@@ -104,28 +114,28 @@ def test_each_family_is_given_what_the_others_chose():
 
     tasks = [task for task in EVERY if task.part == "select"]
     known = invented_study(tasks, only_transformers_gain)
-    of_mlp = choices(QUICK, Task("mlp", "confirm"), known)
-    of_vit = choices(QUICK, Task("vit", "confirm"), known)
+    of_mlp = choices(QUICK, DefaultTask("mlp", "confirm"), known)
+    of_vit = choices(QUICK, DefaultTask("vit", "confirm"), known)
     assert of_vit[OTHERS] is None  # the MLPs lose by every candidate
     assert of_mlp[OTHERS] is not None
     assert of_mlp[DEFAULT] == of_vit[DEFAULT]
-    assert choices(QUICK, Task("eva02", "unseen"), known) == {DEFAULT: of_vit[DEFAULT]}
+    assert choices(QUICK, DefaultTask("eva02", "unseen"), known) == {DEFAULT: of_vit[DEFAULT]}
 
 
 def test_nothing_is_chosen_before_all_models_of_a_kind_are_trained(known):
-    task = Task("vit", "confirm")
-    gone = selection_specs(QUICK, Task("swin", "select"), arms("tokens"))[0].id
+    task = DefaultTask("vit", "confirm")
+    gone = selection_specs(QUICK, DefaultTask("swin", "select"), arms("tokens"))[0].id
     some = {spec_id: run for spec_id, run in known.items() if spec_id != gone}
     wanted = needs(QUICK, task, some)
     assert [other.model for other in wanted.waits_for] == ["swin"]
     assert wanted.specs == ()
     assert len(wanted.stand_ins) == 20
-    assert choices(QUICK, Task("cnn", "confirm"), some) is not None  # of the other kind
+    assert choices(QUICK, DefaultTask("cnn", "confirm"), some) is not None  # of the other kind
 
 
 @pytest.mark.parametrize(("spread", "count"), [(0.0005, 5), (0.02, 15)])
 def test_a_wide_interval_is_given_more_seeds_whatever_its_sign(spread, count):
-    task = Task("mlp", "confirm")
+    task = DefaultTask("mlp", "confirm")
     tasks = [other for other in EVERY if other.part == "select" and other.kind == "tokens"]
     for gain in (helps_tokens, lambda spec: -helps_tokens(spec) if spec.validation == "none" else helps_tokens(spec)):
         known = invented_study([*tasks, task], gain, spread)

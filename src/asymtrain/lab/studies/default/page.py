@@ -13,9 +13,9 @@ from asymtrain.lab.studies.default.protocol import (
     KEPT,
     LEAST_HELPED,
     OWN_GAIN,
+    DefaultTask,
     Kind,
     Part,
-    Task,
     candidate_for,
 )
 from asymtrain.lab.studies.default.selection import (
@@ -147,7 +147,7 @@ def _headline(rows: Sequence[Condition]) -> Headline | None:
     return "good" if earned else "soft", f"The default meets {met} of {counted(len(rows), 'condition')}"
 
 
-def _tasks(part: Part) -> list[Task]:
+def _tasks(part: Part) -> list[DefaultTask]:
     return [task for block in BLOCKS.values() for task in block.parts if task.part == part]
 
 

@@ -71,7 +71,7 @@ LEAST_HELPED = 5  # models
 
 
 @dataclass(frozen=True)
-class Task:
+class DefaultTask:
     """One model on one dataset, and what is asked of it.
 
     `select` trains every candidate. `confirm` trains, on fresh seeds, what other families chose for the model, what all
@@ -108,7 +108,7 @@ def arms(kind: Kind) -> tuple[Arm, ...]:
 
 
 def _block(name: str, title: str, part: Part, *models: str, data: str = "cifar100") -> Block:
-    return Block(name, title, tuple(Task(model, part, data) for model in models))
+    return Block(name, title, tuple(DefaultTask(model, part, data) for model in models))
 
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {

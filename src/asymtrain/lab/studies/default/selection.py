@@ -10,7 +10,15 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.default import protocol
-from asymtrain.lab.studies.default.protocol import CANDIDATES, CHOOSING, LARGEST_LOSS, MODELS, Kind, Task, candidate_for
+from asymtrain.lab.studies.default.protocol import (
+    CANDIDATES,
+    CHOOSING,
+    LARGEST_LOSS,
+    MODELS,
+    DefaultTask,
+    Kind,
+    candidate_for,
+)
 from asymtrain.lab.studies.practice.protocol import NONE, Arm, Extent, arm_of, final_specs, selection_specs
 from asymtrain.lab.studies.practice.selection import RunsById, tested, validated
 from asymtrain.lab.studies.study import Needs
@@ -19,13 +27,13 @@ OTHERS, DEFAULT, OWN = "chosen by other families", "the default", "its own"  # n
 Gains = Mapping[str, float]  # by candidate: points of validation accuracy above the baseline
 
 
-def selecting(kind: Kind) -> list[Task]:
+def selecting(kind: Kind) -> list[DefaultTask]:
     """The tasks whose models choose for this kind."""
-    tasks = [Task(model, "select") for model in CHOOSING]
+    tasks = [DefaultTask(model, "select") for model in CHOOSING]
     return [task for task in tasks if task.kind == kind]
 
 
-def gains(study: Extent, task: Task, runs: RunsById) -> Gains | None:
+def gains(study: Extent, task: DefaultTask, runs: RunsById) -> Gains | None:
     """What each candidate gains, mean over the seeds of the selection; None until all are trained."""
     means = {}
     for arm in protocol.arms(task.kind):
@@ -50,7 +58,7 @@ def choice(by_model: Mapping[str, Gains]) -> str | None:
     return best if best is not None and scores[best] > 0 else None
 
 
-def choices(study: Extent, task: Task, runs: RunsById) -> dict[str, str | None] | None:
+def choices(study: Extent, task: DefaultTask, runs: RunsById) -> dict[str, str | None] | None:
     """By arm, the candidate that a task trains on fresh seeds, None for no branches; nothing until all is selected."""
     gains_of = {other: gains(study, other, runs) for other in selecting(task.kind)}
     by_model = {other.model: own for other, own in gains_of.items() if own is not None}
@@ -63,7 +71,7 @@ def choices(study: Extent, task: Task, runs: RunsById) -> dict[str, str | None] 
     return {OTHERS: others, DEFAULT: default, OWN: choice({task.model: by_model[task.model]})}
 
 
-def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
+def final_arms(study: Extent, task: DefaultTask, runs: RunsById) -> list[Arm] | None:
     """The arms of a task on fresh seeds, the baseline first; one without branches is left out."""
     chosen = choices(study, task, runs)
     if chosen is None:
@@ -71,7 +79,7 @@ def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
     return [NONE, *(arm_of(arm, candidate_for(task.kind, name)) for arm, name in chosen.items() if name is not None)]
 
 
-def seeds(study: Extent, task: Task, runs: RunsById) -> tuple[int, ...]:
+def seeds(study: Extent, task: DefaultTask, runs: RunsById) -> tuple[int, ...]:
     """The seeds of a task: more where the interval of its first arm is too wide to say anything."""
     arms, count = final_arms(study, task, runs), protocol.FIRST_SEEDS
     while arms is not None and len(arms) > 1 and count < len(study.seeds):
@@ -95,7 +103,7 @@ def _is_wide(pairs: Iterable[tuple[Run, Run]]) -> bool:
     return (interval.high - interval.low) / 2 > protocol.WIDE
 
 
-def needs(study: Extent, task: Task, runs: RunsById) -> Needs:
+def needs(study: Extent, task: DefaultTask, runs: RunsById) -> Needs:
     """What a task needs, as far as the stored runs tell."""
     if task.part == "select":
         return Needs(tuple(selection_specs(study, task, protocol.arms(task.kind))))

@@ -29,8 +29,8 @@ from asymtrain.lab.studies.practice.protocol import (
     Arm,
     Extent,
     Part,
+    StudyTask,
     Task,
-    Trained,
     final_seeds,
     final_specs,
 )
@@ -44,7 +44,7 @@ _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]
 _CONFIGURATION = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
-ArmPair = tuple[Trained, Arm, Arm]  # of the second arm with the third
+ArmPair = tuple[StudyTask, Arm, Arm]  # of the second arm with the third
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _step_cost(row: Mapping[str, Any]) -> StepCost:
 class ArmEffect:
     """An arm against another, Plain by default, seed by seed."""
 
-    task: Trained
+    task: StudyTask
     arm: Arm
     row: Mapping[str, Any]  # of `comparisons.compare`
     differences: tuple[float, ...]  # in points, of each seed

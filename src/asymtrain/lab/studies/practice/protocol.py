@@ -187,7 +187,7 @@ Part = Literal[
 ]  # fmt: skip
 
 
-class Trained(Protocol):
+class StudyTask(Protocol):
     """A model on a dataset by a recipe: what a task of this study, or of another with its models, is about."""
 
     @property
@@ -363,18 +363,18 @@ def plain_trials(task: Task) -> list[Arm]:
     return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
 
 
-def selection_specs(study: Extent, task: Trained, arms: Iterable[Arm]) -> list[RunSpec]:
+def selection_specs(study: Extent, task: StudyTask, arms: Iterable[Arm]) -> list[RunSpec]:
     """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
-def final_specs(study: Extent, task: Trained, arms: Iterable[Arm]) -> list[RunSpec]:
+def final_specs(study: Extent, task: StudyTask, arms: Iterable[Arm]) -> list[RunSpec]:
     """Runs on all training images, tested after every epoch."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
 @lru_cache(maxsize=10_000)  # what is missing is asked for again and again
-def _specs(study: Extent, task: Trained, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+def _specs(study: Extent, task: StudyTask, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
     model, data = study.models[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs
     measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}
@@ -388,7 +388,7 @@ def _specs(study: Extent, task: Trained, arm: Arm, *, final: bool) -> tuple[RunS
     return tuple(RunSpec(**fields, seed=seed) for seed in seeds)
 
 
-def final_seeds(study: Extent, task: Trained) -> tuple[int, ...]:
+def final_seeds(study: Extent, task: StudyTask) -> tuple[int, ...]:
     """The seeds of a task's final runs."""
     if task.part == "seeds":
         return study.more_seeds
