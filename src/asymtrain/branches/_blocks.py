@@ -86,7 +86,7 @@ def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object
             hooks.callback(module.register_forward_pre_hook(partial(before, name), with_kwargs=True).remove)
             hooks.callback(module.register_forward_hook(partial(after, name)).remove)
         output = first_feature(call_model(model, sample))
-    # Tensors are told by their address, and none has gone yet.
+    # By address, which is unique while all of them are held here.
     sources = {name: (id(tensor), version) for name, (tensor, version) in inputs.items()}
     return {name: sources.get(name, name) for name, feature in outputs.items() if name and feature is not output}
 

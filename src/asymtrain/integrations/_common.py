@@ -43,7 +43,7 @@ class Adapter:
     branches: Branches | None = None  # those of the latest training
 
     def take(self, options: dict[str, Any], targets: Callable[[Any], Tensor] | None, cosine: bool) -> None:
-        """Keep what the user gave."""
+        """Store what the user gave."""
         if not (targets is None or callable(targets)):
             raise UsageError(
                 f"targets must be a function from the batch to its targets, got a {type(targets).__name__}: leave it "
