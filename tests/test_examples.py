@@ -244,6 +244,20 @@ def test_a_language_model_is_trained_stored_and_not_trained_again(example, tmp_p
 
 
 @examples("language_model")
+def test_the_page_shows_what_the_stored_runs_give(example, capsys):
+    (folder,) = (ROOT / "results" / "language-model").iterdir()
+    curves = {}
+    for file in folder.iterdir():
+        variant, seed = file.stem.split("-")
+        curves[variant, int(seed)] = [(step, loss) for step, loss in json.loads(file.read_text())]
+    example.show(curves, sorted({seed for _, seed in curves}))
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len(printed) == 7
+    page = [line.rstrip() for line in (ROOT / "docs" / "examples" / "language_model.md").read_text().splitlines()]
+    assert [line for line in printed if line not in page] == []
+
+
+@examples("language_model")
 def test_a_single_text_has_parts_for_training_and_for_validation(example):
     text = bytes(range(200))
     train, valid = (bytes(part.tolist()) for part in example.split([text]))

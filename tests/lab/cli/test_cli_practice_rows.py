@@ -39,7 +39,7 @@ def test_a_block_is_exported_by_itself(cli, refused):
     assert cli("store", "import", "practice.sqlite", *rows).code == 0
     command = ("store", "export", "practice.sqlite", "one", "--format", "parquet")
     one = cli(*command, "--block", "practice/signal-swin", "--without", rows[0])
-    assert one.out == "Exported 15 runs to one as parquet\n"  # of the models that are not in it nothing
+    assert one.out == "Exported 20 runs to one as parquet\n"  # of the models that are not in it nothing
     assert "did you mean 'practice'" in refused(*command, "--block", "practise/signal-swin")
     assert "block of the practice study 'signal-swim'" in refused(*command, "--block", "practice/signal-swim")
 
