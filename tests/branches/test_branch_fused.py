@@ -408,7 +408,7 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 @pytest.mark.parametrize(
     "options",
     [{}, {"weights": {"blocks.1": 0.5}}, {"head": Parallel(3, activation="all")}, {"head": "mlp"},
-     {"preset": "prior", "objective": "softmax"}],
+     {"objective": "softmax"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tokens", [False, True])
 def test_a_captured_step_trains_as_the_eager_one(tokens: bool, options: dict[str, object]) -> None:

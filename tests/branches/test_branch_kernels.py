@@ -457,12 +457,13 @@ def test_a_step_launches_few_kernels() -> None:
     for attached in (False, True):
         branches = attach(model, x, CLASSES, at="*", layout="BTD") if attached else None
         for _ in range(4):
+            for module in (model, branches) if attached else (model,):
+                module.zero_grad()  # what adds up in `.grad` would count
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
                 loss = model(x).mean()
                 (loss if branches is None else loss + 0.3 * branches.loss(y)).backward()
                 torch.cuda.synchronize()
         on_device = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
         counts.append(sum(not name.startswith(("Memcpy", "Memset")) for name in on_device))
-        model.zero_grad()
     assert counts[0] > 12  # the profiler sees kernels
-    assert counts[1] - counts[0] <= 33, counts
+    assert counts[1] - counts[0] <= 20, counts
