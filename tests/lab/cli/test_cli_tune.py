@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from asymtrain import UsageError
+from asymtrain.lab.api.common import base_spec, of_full_size
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.cli.tune import Effort, parse_candidates
 from asymtrain.lab.data.own import load_arrays
@@ -69,6 +70,18 @@ def test_very_few_minutes_give_an_answer_and_json_has_every_number(cli, tmp_path
     assert shown["verdict"] in VERDICTS
     assert shown["default"]["label"] == "sigmoid with prior bias, strength 0.5"
     assert shown["more"][-1].startswith("Next: ")
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [("cifar100", ()), ("shapes", (("hidden", (64,)), ("pool_after", (0, 1, 2)), ("widths", (12, 24, 32))))],
+)
+def test_a_backbone_is_small_on_drawn_shapes_alone(data, options):
+    own = {"widths": (8, 8)}
+    base = base_spec("cnn", data, fields={})
+    assert of_full_size(base, {}).arch_options == options
+    assert dict(of_full_size(base_spec("cnn", data, fields={}, arch_options=own), own).arch_options)["widths"] == (8, 8)
+    assert of_full_size(base, {}).per_class is None
 
 
 def test_it_can_be_watched(cli):

@@ -28,6 +28,7 @@ from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset, load
 from asymtrain.lab.engine import Stack, StackPlan, train_stack
 from asymtrain.lab.engine.plan import strategy_for
+from asymtrain.lab.engine.programs import CapturedSteps
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.models import _kernels as kernels
@@ -230,6 +231,20 @@ def test_a_lost_run_does_not_reach_its_neighbours_through_a_captured_graph():
             stack.advance()
     assert [run.outcome for run in stacks[0].results()] == ["finished", "diverged", "finished"]
     assert torch.equal(stacks[0].weights[[0, 2]], stacks[1].weights[[0, 2]])
+
+
+def test_the_host_is_few_steps_ahead_of_the_gpu():
+    """Else Ctrl-C and a deadline would wait until a queued epoch has ended."""
+    matrix = torch.randn(4096, 4096, device="cuda")
+    steps = CapturedSteps()
+    steps.capture("step", lambda: [matrix @ matrix for _ in range(20)], dict)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for _ in range(100):
+        steps.replay("step")
+    queued = time.perf_counter() - begun
+    torch.cuda.synchronize()
+    assert queued > 0.7 * (time.perf_counter() - begun)
 
 
 @pytest.mark.parametrize("size", [20, 40], ids=["less than a batch", "two steps"])

@@ -71,6 +71,16 @@ def base_spec(
     return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
 
 
+def of_full_size(spec: RunSpec, arch_options: Mapping[str, Any], **fields: Any) -> RunSpec:
+    """A spec with all images and its model as it is, where a scale takes a few images and a small form of the model.
+
+    The drawn shapes, which are a scale's own, keep the small form.
+    """
+    if spec.dataset != "shapes":
+        fields["arch_options"] = arch_options
+    return replace(spec, **{"per_class": None, "validation": "none", **fields})
+
+
 def recommends(fields: Mapping[str, Any], strength: object) -> bool:
     """Whether the user named no configuration of branches, or only its strength; `fields` are those of runs."""
     from asymtrain.lab.candidates import Candidate
@@ -281,8 +291,8 @@ def named_spec(
 ) -> tuple[RunSpec, list[str]]:
     """`base_spec` of values, and lines that name the defaults, `others` included.
 
-    What has no name gets one, which holds until `scope` is closed. With `all_images` a run has all of them, where a
-    scale would take a few or hold some out, and the branches are not among the defaults. `recommended`: branches that
+    What has no name gets one, which holds until `scope` is closed. With `all_images` a run is `of_full_size`, and the
+    branches are not among the defaults. `recommended`: branches that
     nobody named are those that the library recommends, of this strength.
     """
     from torch import nn
@@ -301,7 +311,7 @@ def named_spec(
     arch = build if isinstance(build, str) else UNNAMED
     base = base_spec(arch, data, recipe=recipe, fields=fields, arch_options=build_options, data_options=data_options)
     if all_images:
-        base = replace(base, per_class=fields.get("per_class"), validation="none")
+        base = of_full_size(base, build_options or {}, per_class=fields.get("per_class"))
     recommended = recommended and recommends(fields, strength)
     named_fields = {"dataset", *fields, *(["alpha", "redundancy"] if all_images or recommended else [])}
     (base,), opening = complete([base], recipe, named_fields, data_root, recipe=recipe, **others)

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.api.common import versions_in
+from asymtrain.lab.api.common import of_full_size, versions_in
 from asymtrain.lab.api.tune import make_question, run_question
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
@@ -28,6 +28,7 @@ from asymtrain.lab.cli.options import (
     offered,
     offered_archs,
     one_or_more,
+    parse_arch_options,
     parse_number,
     parse_settings,
     typed_command,
@@ -69,10 +70,7 @@ class ModelOptions(RunOptions):
     def base_spec(
         self, settings: Sequence[str] | None, data_root: Path | None, **others: Any
     ) -> "tuple[RunSpec, list[str]]":
-        """The Asymmetric spec, and lines that tell what was not given, such as `others`.
-
-        All training images, where a scale would take a few and hold some out.
-        """
+        """The Asymmetric spec, and lines that tell what was not given, such as `others`."""
         from asymtrain.lab.candidates import Candidate
         from asymtrain.lab.tune import EPOCHS
 
@@ -80,7 +78,7 @@ class ModelOptions(RunOptions):
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
-        spec = dataclasses.replace(spec, per_class=None, validation="none")
+        spec = of_full_size(spec, parse_arch_options(self.arch_option))
         named_fields = {*Candidate().fields(), "redundancy", *fields}
         (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
         return spec, opening

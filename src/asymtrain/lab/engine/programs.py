@@ -28,6 +28,7 @@ _COMPILED: dict[tuple[object, ...], Any] = {}
 RUNS_IN_A_CALL = 10  # at most, of a module whose runs batch well
 _FEW_RUNS = 3  # that are not worth a program of their own
 _WARM_UP_STEPS = 3
+_AHEAD = 8  # steps: the host waits for the GPU so often, and is at most twice as many ahead
 
 
 @dataclass
@@ -156,6 +157,8 @@ class CapturedSteps:
     def __init__(self) -> None:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._replayed = 0
+        self._mark: torch.cuda.Event | None = None  # of a step before the last ones
 
     def capture(self, kind: Hashable, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
         """Have the graph of this kind of step, captured now where it is not there. `changing`: what a step changes."""
@@ -164,7 +167,14 @@ class CapturedSteps:
                 self._graphs[kind] = self._capture(step, changing())
 
     def replay(self, kind: Hashable) -> None:
+        """Queue a step. A whole epoch in the queue would hold up Ctrl-C, a deadline and the bar until its end."""
         self._graphs[kind].replay()
+        self._replayed += 1
+        if self._replayed % _AHEAD == 0:
+            before, self._mark = self._mark, torch.cuda.Event()
+            self._mark.record()
+            if before is not None:
+                before.synchronize()
 
     def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:
         """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
