@@ -24,6 +24,7 @@ CLEAR = [2.0, 2.3, 1.8, 2.1, 2.2]
         pytest.param([3.0, -1.0, 1.5, 0.5], 0, 30, "likely helps", "wide", id="wide"),
         pytest.param([-3.0, 1.0, -1.5, 0.5], 0, 30, "inconclusive", "wide", id="wide and below"),
         pytest.param([-2.0, -1.0, -1.8, 0.2, -1.5, -1.2, -0.1], 0, 30, "likely hurts", "no gain", id="no gain left"),
+        pytest.param([0.1, -0.1, 0.0, 0.1, -0.1], 0, 14, "inconclusive", "short", id="nothing after less than half"),
         pytest.param([2.0, 2.1], 0, 30, "likely helps", "few pairs", id="two pairs"),
         pytest.param([-1.0], 0, 30, "inconclusive", "few pairs", id="a pair below"),
         pytest.param([], 0, 30, "inconclusive", "few pairs", id="no pair"),

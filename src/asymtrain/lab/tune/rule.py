@@ -11,6 +11,9 @@ from asymtrain.lab.statistics.sequential import LEAST
 
 Because = Literal["gain", "no gain", "wide", "few pairs", "no spread", "not learnt", "short", "failed"]
 SETTLED: tuple[Verdict, ...] = ("helps", "hurts", "no meaningful difference")
+_AFTER_FEW_EPOCHS: dict[Verdict, Verdict] = dict(
+    zip(SETTLED, ("likely helps", "likely hurts", "inconclusive"), strict=True)
+)
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,8 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     if ends is None and n < RULE.most_pairs:
         return Ruling("inconclusive", "no spread", "every pair had the same accuracy with branches and without so far")
     verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin).verdict
-    if verdict in ("helps", "hurts") and epochs < RULE.least_share * all_epochs:
-        short: Verdict = "likely helps" if verdict == "helps" else "likely hurts"
-        return Ruling(short, "short", f"less than half of {all_epochs} epochs were trained")
+    if verdict in _AFTER_FEW_EPOCHS and epochs < RULE.least_share * all_epochs:
+        return Ruling(_AFTER_FEW_EPOCHS[verdict], "short", f"less than half of {all_epochs} epochs were trained")
     if verdict in ("helps", "hurts"):
         return Ruling(verdict, "gain" if verdict == "helps" else "no gain", "the whole interval excludes 0")
     if ends is None:
@@ -84,6 +86,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     if verdict == "no meaningful difference":
         return Ruling(verdict, "no gain", f"the whole interval lies within {RULE.margin:g} point of 0")
     if ends[1] < RULE.margin:
+        # Its mean is below 0, else the other end lay within the margin too.
         return Ruling(
             "likely hurts", "no gain", f"the interval contains 0 and excludes a gain of {RULE.margin:g} point"
         )
