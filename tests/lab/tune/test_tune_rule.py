@@ -57,8 +57,9 @@ def test_how_many_pairs_would_decide():
         pytest.param(300, Plan(30, 4), id="four whole pairs"),
         pytest.param(150, Plan(16, 4), id="four shorter ones"),
         pytest.param(40, Plan(4, 4), id="four short ones"),
-        pytest.param(21, Plan(3, 3), id="three short ones"),
-        pytest.param(9, Plan(4, 1), id="one short pair"),
+        pytest.param(14, Plan(1, 6), id="pairs of one epoch"),
+        pytest.param(7, Plan(1, 3), id="three pairs of one epoch"),
+        pytest.param(3, Plan(1, 1), id="one pair of one epoch"),
         pytest.param(1, Plan(1, 0), id="none"),
     ],
 )

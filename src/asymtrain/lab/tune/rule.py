@@ -22,8 +22,7 @@ class Rule:
 
     timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
     used: float = 0.9  # of the time left after the timing, that the pairs are planned to take
-    pairs: int = 4  # are to fit; from three on there is an interval
-    least_part: float = 0.1  # of the epochs asked about; before pairs get shorter than this, there are fewer of them
+    pairs: int = 4  # are to fit, if need be of one epoch; from three on there is an interval
     most_pairs: int = 8  # of an open question before the alternatives race; so many must be equal to settle it
     short: int = 3  # a pair of the race has this part of the epochs
     rungs: int = 3  # of the race; each adds a seed, and keeps the better half
@@ -124,12 +123,9 @@ class Plan:
 
 
 def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
-    """The longest pairs of which enough fit: whole runs if four fit, else shorter ones, else fewer."""
+    """The longest pairs of which four fit, or pairs of one epoch."""
     room = RULE.used * seconds / (2 * max(timing.epoch, 1e-9))  # epochs of a pair
-    for pairs in range(RULE.pairs, 1, -1):
-        if (length := min(epochs, math.floor(room / pairs))) >= RULE.least_part * epochs:
-            return Plan(length, math.floor(room / length))
-    length = max(1, min(epochs, math.floor(room)))
+    length = max(1, min(epochs, math.floor(room / RULE.pairs)))
     return Plan(length, math.floor(room / length))
 
 
