@@ -107,6 +107,8 @@ def test_the_page(helped, tmp_path):
     files = write_tuned(tmp_path, helped)
     page = files["page"].read_text()
     assert '<h1 class="headline good">Helps: +' in page
+    assert page.count(helped.headline) == 1  # what follows does not repeat it
+    assert helped.sentence == f"{helped.headline} {helped.evidence}"
     assert "Do branches help MLP on shapes?" in page
     assert "branches = attach(" in page
     document = json.loads(files["json"].read_bytes())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Headline
+from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics import Verdict, colour_of
@@ -71,19 +71,29 @@ class Tuned:
         return rows_frame(self.runs)
 
     @property
+    def headline(self) -> str:
+        """The verdict and its number."""
+        pairs, all_epochs = self.pairs, self.race.question.base.epochs
+        if not pairs.n:
+            return self.verdict.capitalize()
+        length = f" after {pairs.epochs} of {counted(all_epochs, 'epoch')}" if pairs.epochs < all_epochs else ""
+        return f"{self.verdict.capitalize()}: {pairs.points:+.1f} points of test accuracy{length}"
+
+    @property
+    def evidence(self) -> str:
+        """What the headline is from: the branches, the interval, how it was trained, and why this verdict."""
+        pairs, training = self.pairs, f"trained with {training_words(self.race.base)}"
+        if not pairs.n:
+            return f"{self.reason} ({training})."
+        counts = f"{_interval_words(pairs)}{counted(pairs.n, 'pair')}, {counted(self.test_images, 'test image')}"
+        is_short_gain = pairs.epochs < self.race.question.base.epochs and pairs.points > 0
+        shrink = "; gains usually shrink with longer training" if is_short_gain else ""
+        return f"with {self.candidate.label} ({counts}), {training}; {self.reason}{shrink}."
+
+    @property
     def sentence(self) -> str:
         """The verdict, with what was measured, and how it was trained."""
-        pairs, race = self.race.best, self.race
-        training = f"trained with {training_words(race.base)}"
-        if not pairs.n:
-            return f"{self.verdict.capitalize()}: {self.reason} ({training})."
-        all_epochs, length = race.question.base.epochs, ""
-        if pairs.epochs < all_epochs:
-            length = f" after {pairs.epochs} of {counted(all_epochs, 'epoch')}"
-        words = f"{pairs.points:+.1f} points of test accuracy{length} with {self.candidate.label}"
-        words += f" ({_interval_words(pairs)}{counted(pairs.n, 'pair')}, {counted(self.test_images, 'test image')})"
-        shrink = "; gains usually shrink with longer training" if length and pairs.points > 0 else ""
-        return f"{self.verdict.capitalize()}: {words}, {training}; {self.reason}{shrink}."
+        return f"{self.headline}{' ' if self.pairs.n else ': '}{self.evidence}"
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -224,31 +234,21 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     """Write report.html, tune.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
-    base = result.race.question.base
+    base, evidence = result.race.question.base, f"{result.evidence[:1].upper()}{result.evidence[1:]}"
     library, _, name = base.arch.partition(":")
     return write_page(
         out,
         NAME,
         page=PAGE,
         title=f"Do branches help {name if library in ('timm', 'hf') else display_name(base.arch)} on {base.dataset}?",
-        lead="\n\n".join(filter(None, [result.sentence, *result.more, result.model])),
-        headline=_headline(result),
+        lead="\n\n".join(filter(None, [evidence, *result.more, result.model])),
+        headline=(colour_of(result.verdict), result.headline),
         code=result.snippet,
         tables=tune_tables(result),
         figures=tune_figures(result),
         facts=_facts(result),
         document=result.to_dict(),
     )
-
-
-def _headline(result: Tuned) -> Headline:
-    """The verdict and its number."""
-    words, pairs = result.verdict.capitalize(), result.pairs
-    if pairs.n:
-        words += f": {pairs.points:+.1f} points of test accuracy"
-        all_epochs = result.race.question.base.epochs
-        words += f" after {pairs.epochs} of {all_epochs} epochs" if pairs.epochs < all_epochs else ""
-    return colour_of(result.verdict), words
 
 
 def tune_tables(result: Tuned) -> list[Table]:
