@@ -292,8 +292,8 @@ def named_spec(
     """`base_spec` of values, and lines that name the defaults, `others` included.
 
     What has no name gets one, which holds until `scope` is closed. With `all_images` a run is `of_full_size`, and
-    branches and precision are not among the defaults. `recommended`: branches that
-    nobody named are those that the library recommends, of this strength.
+    branches and precision are not among the defaults. `recommended`: branches that nobody named are those that the
+    library recommends, of this strength.
     """
     from torch import nn
 
@@ -313,8 +313,8 @@ def named_spec(
     if all_images:
         base = of_full_size(base, build_options or {}, per_class=fields.get("per_class"))
     recommended = recommended and recommends(fields, strength)
-    told = ["alpha", "redundancy", "precision"] if all_images else ["alpha", "redundancy"] if recommended else []
-    named_fields = {"dataset", *fields, *told}
+    named_fields = {"dataset", *fields, *(["alpha", "redundancy"] if all_images or recommended else [])}
+    named_fields |= {"precision"} if all_images else set()
     (base,), opening = complete([base], recipe, named_fields, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
         dataset = load_for(base, data_root)

@@ -79,12 +79,8 @@ class ModelOptions(RunOptions):
         fields = _checked(parse_settings(settings, ModelOptions))
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
         spec = of_full_size(spec, parse_arch_options(self.arch_option))
-        named_fields = {
-            *Candidate().fields(),
-            "redundancy",
-            "precision",
-            *fields,
-        }  # `make_question` tells the precision
+        # Not the defaults of branches, and not the precision, of which `make_question` has a line.
+        named_fields = {*Candidate().fields(), "redundancy", "precision", *fields}
         (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
         return spec, opening
 
