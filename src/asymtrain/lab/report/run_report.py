@@ -147,27 +147,27 @@ def learning_curves(
     name: str,
     label: str,
     measure: str | None = None,
-    asymmetric: str = "Asymmetric",
+    sides: tuple[str, str] = ("Plain", "Asymmetric"),
     chance: float | None = None,
 ) -> Figure:
     """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
 
     `history` holds the epochs of one comparison. Where no column is named to `measure`, validation accuracy if there is
-    any, else training accuracy. `asymmetric` is what runs with branches are called. `chance`, the accuracy of
-    guessing, has a line where that leaves two thirds of the axis to the curves.
+    any, else training accuracy. `sides` are what runs without branches and with them are called. `chance`, the
+    accuracy of guessing, has a line where that leaves two thirds of the axis to the curves.
     """
     if measure is None:
         measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
     lines = tuple(
         _mean_line(history[history["variant"] == variant], measure, variant, called)
-        for variant, called in (("plain", "Plain"), ("asymmetric", asymmetric))
+        for variant, called in zip(("plain", "asymmetric"), sides, strict=True)
     )
     values = [value for line in lines for seed in line.seeds for value in seed if value is not None]
     if chance is not None and values and chance >= 1.5 * min(values) - 0.5 * max(values):
         ends = (float(history["epoch"].min()), float(history["epoch"].max()))
         lines += (Line("chance", "ink", ends, (chance, chance), dash="dotted", thin=True),)
     panel = Lines("", "epoch", measure.replace("_", " "), lines, written=VALUE)
-    caption = "Thin lines are seeds, thick lines their mean. Plain is dashed."
+    caption = f"Thin lines are seeds, thick lines their mean. {sides[0]} is dashed."
     return Figure(f"curve{name}", f"Learning curves, {label}", [panel], caption=caption)
 
 

@@ -352,7 +352,8 @@ def _curves(result: Tuned) -> Figure:
     runs = result.pairs.runs
     first = runs[0] if runs[0].classes else None
     chance = float(chance_accuracy(first.classes, first.largest_class or 0.0)) if first else None
-    return learning_curves(history_frame(runs), "s", "the pairs", "test_accuracy", "With branches", chance)
+    sides = ("Baseline", "With branches")
+    return learning_curves(history_frame(runs), "s", "the pairs", "test_accuracy", sides, chance)
 
 
 def time_words(result: Tuned) -> str:
