@@ -37,7 +37,7 @@ def show(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row], made_with: str) -> str:
-    """The table for docs/zoo.md."""
+    """The table as `results/benchmarks/zoo.md` has it."""
     passed = sum(not row.problem for row in rows)
     lines = [
         f"{passed} of {len(rows)} passed with {made_with}.",
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--family", nargs="+", default=[], help="only these; for transformers, model types")
     options.add_argument("--out", type=Path, help="a CSV file for all columns")
     options.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
-    options.add_argument("--markdown", type=Path, help="a file for the table of docs/zoo.md")
+    options.add_argument("--markdown", type=Path, help="a file for the table, as results/benchmarks/zoo.md")
     chosen = options.parse_args(arguments)
     device = torch.device(chosen.device)
     # Two forwards with the same weights must be equal to the bit, so the same algorithm must be picked.

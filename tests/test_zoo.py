@@ -145,11 +145,18 @@ def test_an_unknown_family_is_refused():
         zoo.chosen_cases(["transformers"], ["berd"])
 
 
-def test_the_table_in_the_documentation_is_of_these_models():
-    text = (ROOT / "docs" / "zoo.md").read_text()
+def test_the_kept_table_is_of_these_models_and_the_page_sums_it_up():
+    text = (ROOT / "results" / "benchmarks" / "zoo.md").read_text()
     listed = re.findall(r"^\| (timm|torchvision|transformers) \| (\S+) \| `(\S+)` \|", text, re.MULTILINE)
     cases = zoo.chosen_cases(["timm", "torchvision", "transformers"], [])
     assert listed == [(case.library, case.family, case.model) for case in cases]
     assert len(set(listed)) == len(listed)
+    page = (ROOT / "docs" / "zoo.md").read_text()
+    assert text.splitlines()[0] in page
+    summed_up = re.findall(r"^- \*\*(\w+)\*\* \((\d+)[^)]*\): ([^.]*)\.$", page, re.MULTILINE)
+    assert len(summed_up) == 3
+    for library, count, families in summed_up:
+        of_library = [family for name, family, _ in listed if name == library]
+        assert (int(count), set(re.split(r",\s+", families))) == (len(of_library), set(of_library))
     assert len(zoo_cases.TIMM) >= 20
     assert len(zoo_cases.TRANSFORMERS) >= 10
