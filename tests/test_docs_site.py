@@ -123,9 +123,9 @@ def commands_of(text):
     """Lines of sh and console blocks that call the program."""
     for block in re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            if words and words[0] == "asymtrain":
-                yield words[1:]
+            command = line.removeprefix("$ ")
+            if command.startswith("asymtrain "):  # other lines are what it printed, with apostrophes
+                yield shlex.split(command, comments=True)[1:]
 
 
 @functools.cache
