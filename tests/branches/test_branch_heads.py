@@ -218,6 +218,33 @@ def test_the_models_own_output_layer() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+class Stacked(nn.Module):
+    """Blocks one after the other, and what makes the output of them."""
+
+    def __init__(self, blocks: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(blocks)))
+        self.norm, self.head = norm, nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(x)))
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.Identity()], ids=["norm", "none"])
+def test_by_default_no_tied_head_is_where_its_answer_is_the_model_s(norm: nn.Module) -> None:
+    model, x, options = Stacked(4, norm), torch.randn(3, 5, 6), {"preset": "early_exit", "layout": "BTD"}
+    branches = attach(model, x, CLASSES, **options)
+    assert branches.layers == ("blocks.0", "blocks.1", "blocks.2")
+    named = attach(model, x, CLASSES, at="blocks.*", **options)
+    output = model(x)
+    assert torch.equal(named.logits()["blocks.3"], output)
+    assert not any(torch.equal(logits, output) for logits in branches.logits().values())
+    mixed = attach(model, x, CLASSES, head={"blocks.3": "linear", "blocks.*": "tied"}, **options)
+    assert len(mixed.layers) == 4
+    with pytest.raises(UsageError, match=r"the only layer found, 'blocks', is .* name earlier layers with at="):
+        attach(Stacked(1, nn.Identity()), x, CLASSES, **options)
+
+
 def test_layers_of_the_model_that_are_given() -> None:
     model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
     options = {"layout": "BTD", "pool": "none", "objective": "softmax", "shift": 1}

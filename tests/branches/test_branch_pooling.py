@@ -271,6 +271,26 @@ def test_the_last_token_is_the_last_that_the_mask_counts(side: str, given: str) 
     assert torch.equal(branches.logits()["block"], branches.head("block")(seen["block"][:, -1]))
 
 
+@pytest.mark.parametrize("beside", [{}, {"embed": "last_token"}], ids=["alone", "beside another"])
+def test_a_function_has_the_mask_of_the_sample_while_attach_tries_it(beside: dict[str, str]) -> None:
+    model, sample = Padded(causal=True), {"tokens": torch.randint(9, (2, 5)), "attention_mask": torch.ones(2, 5)}
+    masks = []
+
+    def mean_of_counted(feature: Tensor, mask: Tensor) -> Tensor:
+        masks.append(mask)
+        return (feature * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+
+    pool = {"block": mean_of_counted, **beside}
+    branches = attach(model, sample, CLASSES, at=["block", *beside], pool=pool, layout="BTD")
+    assert [mask is sample["attention_mask"] for mask in masks] == [True]
+    model(sample["tokens"], other := torch.ones(2, 5))
+    branches.logits()
+    assert masks[1] is other
+    branches.strip()
+    with pytest.raises(UsageError, match=r"layer 'block' cannot be pooled \(.*NoneType.*mend its `pool` function"):
+        attach(model, {"tokens": sample["tokens"]}, CLASSES, at="block", pool=mean_of_counted)
+
+
 def test_a_map_has_no_last_token() -> None:
     with pytest.raises(UsageError, match="no single token axis for pool='last_token'"):
         attach(resnet(), images(), CLASSES, at="2", pool="last_token")

@@ -18,6 +18,7 @@ from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._capture import is_sharded
 from asymtrain.branches._core import NO_MODEL_LOGITS, Branches
 from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
+from asymtrain.branches._forwards import call_model
 from asymtrain.branches._heads import (
     MAP_HEADS,
     NAMED_HEADS,
@@ -93,7 +94,7 @@ def attach(
         classes: the number of classes. Leave it out if the objective has a number of `outputs`.
         at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
             that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
-            By default the repeated blocks, at most six.
+            By default the repeated blocks, at most six; for tied heads without the last, whose answer is the model's.
         objective: the loss of a branch: `sigmoid` (the default), `softmax`, `distill`, `mse`, `huber`, `dice`; one
             of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or `Mse(outputs=2)`; or a
             function from logits and targets to a scalar.
@@ -155,6 +156,9 @@ def attach(
     _refuse_scripted(layers)
     mask_rule = mask_of(model, mask, layers.values())
     kinds = _kinds(parallel, layers)
+    tied = functools.cache(lambda: output_layers(model, sample, layers))
+    if at is None and "tied" in kinds.values():
+        _leave_out_last(tied().reads, kinds, paths, layers)
     pools = _pools(options["pool"], kinds, is_argument=pool is not None)
     readers_before = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
     biases = {layer: _initial_bias(kind, learned, number) for layer, kind in kinds.items()}
@@ -168,9 +172,12 @@ def attach(
     run = DryRun(model, layers, {layer: reader.output for layer, reader in readers_before.items()})
     settled = [layer for layer, reader in readers_before.items() if reader.layout is not None or callable(reader.pool)]
     evidence, batch, answer = dry_run(run, sample, settled, detach=preset == "probe")
+    sample_mask = _mask_of_sample(mask_rule, sample) if any(r.takes_mask for r in readers_before.values()) else None
     readers, features = {}, {}
     for layer, reader in readers_before.items():
-        readers[layer], features[layer] = _read_layer(layer, layers[layer], reader, evidence.get(layer), batch)
+        readers[layer], features[layer] = _read_layer(
+            layer, layers[layer], reader, evidence.get(layer), batch, sample_mask
+        )
     _refuse_blind(run, readers, evidence, sample)
     readers, mask_rule = _with_mask(run, readers, mask_rule, evidence, sample)
     _warn_of_repeated_calls(evidence)
@@ -181,7 +188,7 @@ def attach(
     heads = make_heads(
         kinds, features, readers, number, parallel, biases, seed,
         own={id(parameter) for parameter in model.parameters()},
-        tied=functools.cache(lambda: output_layers(model, sample, list(layers.values()))),
+        tied=lambda: tied().modules,
     )  # fmt: skip
     constant = rule if isinstance(rule, float) else 1.0
     _refuse_padded(heads, readers, mask_rule)
@@ -249,6 +256,18 @@ def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
         if not (callable(kind) or isinstance(kind, Linear)) and kind not in head_names:
             raise unknown_name("head", str(kind), head_names)
     return {layer: Linear() if kind == "linear" else kind for layer, kind in kinds.items()}
+
+
+def _leave_out_last(last: str, kinds: dict[str, HeadKind], *by_name: dict[str, Any]) -> None:
+    """Leave out the layer that the model's output layer reads: its tied head would learn the main loss again."""
+    if kinds.get(last) == "tied":
+        for values in (kinds, *by_name):
+            del values[last]
+    if not kinds:
+        raise UsageError(
+            f"the only layer found, {last!r}, is the one that the model's output layer reads, and a tied head there "
+            "answers what the model does: name earlier layers with at="
+        )
 
 
 def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, is_argument: bool) -> dict[str, Pool]:
@@ -373,9 +392,17 @@ def _wanted_readers(
 
 
 def _read_layer(
-    name: str, layer: nn.Module, reader_before: Reader, evidence: LayerEvidence | None, batch: BatchEvidence
+    name: str,
+    layer: nn.Module,
+    reader_before: Reader,
+    evidence: LayerEvidence | None,
+    batch: BatchEvidence,
+    sample_mask: Tensor | None,
 ) -> tuple[Reader, Tensor]:
-    """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run."""
+    """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run.
+
+    `sample_mask` is for the user's own pool; whether the other rules need one is not known yet.
+    """
     if evidence is None:
         raise _did_not_run(name, layer)
     reader_before.check()
@@ -396,7 +423,7 @@ def _read_layer(
     reader = replace(reader_before, layout=layout)
     with torch.no_grad():
         try:
-            rows = replace(reader, output=None).read(evidence.feature)
+            rows = replace(reader, output=None).read(evidence.feature, sample_mask if reader.takes_mask else None)
         except Exception as error:
             raise UsageError(
                 f"layer {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
@@ -407,6 +434,12 @@ def _read_layer(
         kind = "on the meta device" if rows.is_meta else f"of shape {tuple(rows.shape)}"
         raise UsageError(f"layer {name!r} gives a tensor {kind}, without values: choose another module")
     return reader, rows
+
+
+def _mask_of_sample(rule: MaskRule | None, sample: object) -> Tensor | None:
+    """The mask that the model gets with the sample."""
+    mask = None if rule is None else call_model(rule, sample)
+    return mask if isinstance(mask, Tensor) else None
 
 
 def _did_not_run(name: str, layer: nn.Module) -> UsageError:
@@ -474,7 +507,8 @@ def _with_mask(
     }
     masked = masked_layers(run, shapes, masked_sample(rule, sample), USUAL_MASK)
     readers = readers | {name: replace(readers[name], masked=answer) for name, answer in masked.items()}
-    return readers, None if set(masked.values()) == {False} else rule
+    needless = set(masked.values()) == {False} and not any(reader.takes_mask for reader in readers.values())
+    return readers, None if needless else rule
 
 
 def _refuse_padded(heads: Mapping[str, Head], readers: Mapping[str, Reader], rule: MaskRule | None) -> None:

@@ -1,7 +1,7 @@
 """Calls of a model that leave no trace: what they change in it is put back."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -12,8 +12,11 @@ from asymtrain.errors import UsageError, error_line
 from asymtrain.streams import random_state_kept
 
 
-def call_model(model: nn.Module, sample: object) -> object:
-    """The model's output: a tuple is positional arguments, a dict keyword arguments, all else one argument."""
+def call_model(model: Callable[..., object], sample: object) -> object:
+    """The output of a model, or of a function of its arguments.
+
+    A tuple is positional arguments, a dict keyword arguments, all else one argument.
+    """
     if type(sample) is tuple:
         return model(*sample)
     if isinstance(sample, Mapping):

@@ -6,8 +6,10 @@ another way, such as a mean over tokens, no order of the two is the model's own 
 be given.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -17,20 +19,34 @@ from asymtrain.branches._nested import first_feature, tensors_in
 from asymtrain.errors import UsageError
 
 
-def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module]) -> list[nn.Module]:
-    """The final norm, if there is one, and the output layer; a `UsageError` if they cannot be found."""
+class OutputLayers(NamedTuple):
+    """What the model's output is made by."""
+
+    modules: list[nn.Module]  # the final norm, if there is one, and the output layer
+    reads: str  # the layer that they read, whose own answer by them is the model's; "" if it is none of those asked for
+
+
+def output_layers(model: nn.Module, sample: object, layers: Mapping[str, nn.Module]) -> OutputLayers:
+    """The model's output layers, and which of some layers they read; a `UsageError` if they cannot be found."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+    features: dict[str, Tensor] = {}
 
     def after(module: nn.Module, args: object, output: object) -> None:
         source, result = next(tensors_in(args), None), first_feature(output)
         if source is not None and result is not None:
             calls.append((module, source, result))
 
+    def after_layer(name: str, _: nn.Module, __: object, output: object) -> None:
+        if (feature := first_feature(output)) is not None:
+            features[name] = feature
+
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     with ExitStack() as hooks, preserve_state(model):
         for module in (*norms, *linear):
             hooks.callback(module.register_forward_hook(after).remove)
+        for name, module in layers.items():
+            hooks.callback(module.register_forward_hook(partial(after_layer, name)).remove)
         results = [_memory(tensor) for tensor in tensors_in(call_model(model, sample))]
         candidates = [
             (layer, source) for layer, source, result in calls if layer in linear and _memory(result) in results
@@ -41,21 +57,24 @@ def output_layers(model: nn.Module, sample: object, layers: Collection[nn.Module
                 "layers as a module, head=nn.Sequential(model.norm, model.head)"
             )
         layer, source = candidates[-1]
-        before = [norm for norm, _, result in calls if norm in norms and _memory(result) == _memory(source)]
+        before = [call for call in calls if call[0] in norms and _memory(call[2]) == _memory(source)]
+        if before:
+            source = before[-1][1]
+        read = [name for name, feature in features.items() if _memory(feature) == _memory(source)]
     last = [module for module, _, _ in calls if module in norms][-1:]
     if not before and last and not _inside(last[0], model, layers):
         raise UsageError(
             "head='tied' cannot infer how the model's final norm and its output layer belong together: give the layers "
             "as a module, head=nn.Sequential(model.norm, model.head)"
         )
-    return [*before[-1:], layer]
+    return OutputLayers([*(norm for norm, _, _ in before[-1:]), layer], read[-1] if read else "")
 
 
-def _inside(norm: nn.Module, model: nn.Module, layers: Collection[nn.Module]) -> bool:
+def _inside(norm: nn.Module, model: nn.Module, layers: Mapping[str, nn.Module]) -> bool:
     """Whether the norm is part of a layer or of a block like it: what such a block gives is normed already."""
     modules = {name or ROOT: module for name, module in model.named_modules()}
     blocks = [modules[path] for series in repeated_blocks(modules) for path in series]
-    return any(norm in block.modules() for block in (*layers, *blocks))
+    return any(norm in block.modules() for block in (*layers.values(), *blocks))
 
 
 def _memory(tensor: Tensor) -> int:
