@@ -4,9 +4,9 @@
 
 It reads the Parquet files with pandas and imports nothing of asymtrain. A model's configuration, and the change that
 tunes its baseline, are those with the best validation accuracy, as the protocol says; differences are taken seed by
-seed. Of docs/practice.md it checks the tables of tuned baselines and of controls, and it prints both tables of
-docs/findings.md, one of them with Holm's correction over every comparison of every block. It exits with 1 where a page
-and the rows differ, in a number or in which rows there are.
+seed. Of docs/practice.md it checks the table of tuned baselines, and it prints both tables of docs/findings.md, one of
+them with Holm's correction over every comparison of every block. It exits with 1 where a page and the rows differ, in a
+number or in which rows there are.
 """
 
 import json
@@ -46,6 +46,7 @@ CONTROLS = {
     "detached": {"signal": "detached"},
     "noise": {"signal": "noise"},
 }
+TUNED = ["tuned baseline", "tuned, with branches", "selected configuration"]  # columns of the page's table
 TRUE = {name: DEFAULTS[name] for change in CONTROLS.values() for name in change}
 OUTCOMES = ["validation_accuracy", "test_accuracy", "calibration_error"]
 
@@ -86,10 +87,10 @@ def difference(one, other):
     if points.empty:
         return None
     mean, half = ends(points)
-    return f"{mean:+.2f}  {mean - half:+.2f} to {mean + half:+.2f}  {len(points)}"
+    return f"{mean:+.2f}  {mean - half:+.2f} to {mean + half:+.2f}"
 
 
-tuned, signal, chosen = {}, {}, {}
+tuned, chosen = {}, {}
 every = {}  # comparison of two means by paired t-test: (family, model, arm) -> differences
 for arch, title in MODELS.items():
     runs, trials, none = main[main.arch == arch], tried[tried.arch == arch], {"redundancy": 0}
@@ -100,13 +101,10 @@ for arch, title in MODELS.items():
     branches = dict(zip(BRANCHES, means.idxmax(), strict=True))
     plain, baseline, selected = (having(runs, kind) for kind in (usual | none, best | none, usual | branches | TRUE))
     if len(trials[trials.redundancy == 0].groupby(RECIPE)) > 1:
-        tuned["tuned, with branches", title] = difference(having(runs, best | branches | TRUE), baseline)
-        tuned["tuned baseline", title] = difference(baseline, plain)
-        tuned["selected configuration", title] = difference(selected, baseline)
+        pairs = (baseline, plain), (having(runs, best | branches | TRUE), baseline), (selected, baseline)
+        tuned |= {(name, title): difference(*pair) for name, pair in zip(TUNED, pairs, strict=True)}
         every["tuned baselines", title, "tuned baseline"] = baseline - plain
         every["tuned baselines", title, "selected configuration"] = selected - baseline
-    for name, change in CONTROLS.items():
-        signal[name, title] = difference(having(runs, usual | branches | TRUE | change), plain)
     errors = (having(runs, kind, "calibration_error") for kind in (usual | branches | TRUE, usual | none))
     every["calibration", title, "selected configuration"] = pd.Series.sub(*errors)
     chosen[arch] = usual, branches
@@ -130,7 +128,6 @@ for values, same in final.groupby(others, dropna=False):
         elif changed:
             family = "selected configuration" if changed == ["selected configuration"] else "controls"
         every[family, title, ", ".join(changed or [str(values)])] = having(members, {}) - without
-controlled = {title for name, title in signal if name != "selected configuration" and signal[name, title]}
 
 p_values = pd.Series({key: stats.ttest_1samp(points.dropna(), 0).pvalue for key, points in every.items()}).sort_values()
 holm = (p_values * np.arange(len(p_values), 0, -1)).cummax().clip(upper=1)
@@ -162,23 +159,18 @@ for family in families:
     counts.append("{:36}  {:5}  {:8}  {:19}".format(family, len(own), *left))
 
 pages, wrong = [path.read_text() if path.exists() else "" for path in (PAGE, FINDINGS)], 0
-for heading, computed in {
-    "A tuned baseline": tuned,
-    "What carries the effect": {key: text for key, text in signal.items() if text and key[1] in controlled},
-}.items():
-    table = re.search(rf"^```\n{heading}\n(.*?)^```$", pages[0], re.DOTALL | re.MULTILINE)[1]
-    shown = {}
-    for line in table.splitlines():
-        # A cell that is too long goes on in the lines below; names of arms are told by their first word.
-        if found := re.match(r"(\S+) {2,}(\w+,?).*? {2,}([-+]\d+\.\d\d) {2}(\S+ to \S+) .* (\d+)$", line):
-            model, arm, points, interval, seeds = found.groups()
-            names = [name for name, title in computed if title == model and name.split()[0] == arm]
-            shown[names[0] if names else arm, model] = f"{points}  {interval}  {seeds}"
-    for key in sorted({*computed, *shown}):
-        same = computed.get(key) == shown.get(key)
-        wrong += not same
-        beside = "" if same else f"  THE PAGE: {shown.get(key)}"
-        print(f"{heading:24}  {key[1]:9}  {key[0]:20}  {computed.get(key)}{beside}")
+section = pages[0].partition("## A tuned baseline\n")[2].partition("\n## ")[0]
+shown = {}
+for line in re.findall(r"^\| .*\d.* \|$", section, re.MULTILINE):
+    title, *cells = line.strip("| ").split(" | ")
+    effects = (re.search(r"(\S+) \((\S+ to \S+)\)$", cell) for cell in cells)
+    for name, effect in zip(TUNED, effects, strict=True):
+        shown[name, title] = "  ".join(effect.groups())
+for key in sorted({*tuned, *shown}):
+    same = tuned.get(key) == shown.get(key)
+    wrong += not same
+    beside = "" if same else f"  THE PAGE: {shown.get(key)}"
+    print(f"A tuned baseline  {key[1]:9}  {key[0]:22}  {tuned.get(key)}{beside}")
 for table in (gains, counts):
     text = "\n".join(line.rstrip() for line in table)
     print(f"\n{text}")
