@@ -1,10 +1,25 @@
-"""Screenshots of pages for `pages.md`, at the width of a screen and of a phone.
+r"""Screenshots of pages for `pages.md`, at the width of a screen and of a phone.
 
-    python docs/screenshots.py FOLDER
+    python docs/screenshots.py pages
 
-FOLDER holds the pages as the commands in `pages.md` write them; pages that are not there are left out. It needs
-playwright, Pillow and the system's Chromium. The pictures have no clock and no animation: from the same pages, by the
-same browser, they have the same pixels.
+The folder holds the pages that these commands write; pages that are not there are left out:
+
+    asymtrain tune examples.deep_network:build --data shapes --data-option classes=4 --data-option size=1600 \
+      --data-option image_size=16 --epochs 12 --batch 64 --learning-rate 2e-3 --whole --out pages/tune
+    asymtrain run --arch mlp,vit --seeds 5 --epochs 4 --out pages/run
+    asymtrain measure trajectory --run all --store pages/run/runs.sqlite --out pages/trajectory
+    asymtrain measure landscape --arch mlp --seeds 1 --at 0 --redundancy 0,5,20 --draws 2 --grid 21 \
+      --out pages/landscape
+    asymtrain measure attention --seeds 2 --epochs 4 --at 0,2,4 --images 3 --out pages/attention
+    asymtrain search --arch mlp --seeds 2 --epochs 1 --learning-rates 0.001,0.003,0.01 --weight-decays 0,0.01 \
+      --alphas 0.1,1 --out pages/search
+    asymtrain store import pages/practice.sqlite results/practice-*
+    asymtrain practice show --store pages/practice.sqlite --out pages/practice
+    asymtrain store import pages/paper/runs.sqlite results/*200-epochs*
+    asymtrain paper show all --scale paper --precision bf16 --out pages/paper
+
+It needs playwright, Pillow and the system's Chromium. The pictures have no clock and no animation: from the same pages,
+by the same browser, they have the same pixels.
 """
 
 import io
