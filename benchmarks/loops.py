@@ -1,31 +1,42 @@
 """The loops that the engine is measured against, each of them written by hand for the specs that the engine trains.
 
-- `Loop`: one run. Eager it is the loop that a user would write. `expert` makes it that of an expert on a GPU: forward
-  and loss compiled, and the whole step (gathering the batch, flips and shifts, forward with branches, loss, backward,
-  fused AdamW) in one CUDA graph.
+- `Loop`: one run, or several after another. Eager it is the loop that a user would write. `expert` makes it that of an
+  expert on a GPU: forward and loss compiled, and the whole step (gathering the batch, flips and shifts, forward with
+  branches, loss, backward, fused AdamW) in one CUDA graph; a step that measures the cosine is a second graph. Runs that
+  differ in seed, alpha or branch labels take turns in the memory of one loop, so it compiles once for all of them.
 - `Ensemble`: many runs by `torch.func.vmap` over the same networks, with the same optimiser. On a GPU it is compiled,
   and in one CUDA graph, where that works; `form` says what worked.
 
-All of them have their data on the device and shuffled before, and compute in the precision of their spec: bf16 is
-autocast over float32 weights.
+All of them have their data on the device, and compute in the precision of their spec: bf16 is autocast over float32
+weights. `Loop` draws batches, augmentation and dropout from the streams that the engine uses, so its rows are the
+engine's but for rounding. It knows a constant learning rate and linear branches.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from asymtrain import WithBranches, attach, streams
-from asymtrain.branches import Parallel
+from asymtrain import WithBranches, streams
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.engine import setup
+from asymtrain.lab.devices import device_name
+from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.modules import ModuleNetwork
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.engine.reference import attach_branches
+from asymtrain.lab.engine.tally import Tally, Totals, epoch_record
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.statistics.estimates import calibration_error
+from asymtrain.models import KeyedDropout
 
 WARM_UP_STEPS = 3
 EVALUATION_IMAGES = 2000  # in one forward pass
@@ -39,74 +50,182 @@ class Batches:
         data = [setup.run_data(spec, dataset) for spec in specs]
         self.images = torch.from_numpy(dataset.train.inputs).to(device)
         self.labels = torch.from_numpy(dataset.train.labels).to(device)
+        self.branch_labels = self.labels.clone()
         self.mean, self.std = (torch.stack([getattr(run, name) for run in data]).to(device) for name in ("mean", "std"))
-        self.order = torch.stack([torch.from_numpy(run.train)[torch.randperm(len(run.train))] for run in data]).to(
-            device
-        )
+        self.train = torch.stack([torch.from_numpy(run.train) for run in data]).to(device)
         self.validation = torch.from_numpy(data[0].validation).to(device)
-        self.keys = setup.stream_keys(specs, "augment", device)
+        self.keys = {name: setup.stream_keys(specs, name, device) for name in ("shuffle", "augment", "dropout")}
+        self.steps, self.images_of_epoch = schedule.steps_of(self.spec, self.train.shape[1])
         self.position = torch.arange(self.spec.batch, device=device)
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
+        self.order = self.train.clone()
+        self.shuffle(0)
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Images (R, B, 3, H, W) and labels (R, B)."""
-        at = (self.counter * self.spec.batch + self.position) % self.order.shape[1]
+    def shuffle(self, epoch: int) -> None:
+        """The order of an epoch (from 0)."""
+        self.order.copy_(self.train.gather(1, streams.permutations(self.keys["shuffle"], epoch, self.train.shape[1])))
+
+    def next(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Images (R, B, 3, H, W), and labels (R, B) of the model and of its branches."""
+        at = (self.counter % self.steps * self.spec.batch + self.position) % self.order.shape[1]
         chosen = self.order[:, at]
         images = self.images[chosen]
         if self.spec.augmentation == "flip_shift":
-            images = flip_and_shift(images, streams.bits(self.keys[:, None], self.counter, self.position))
+            images = flip_and_shift(images, streams.bits(self.keys["augment"][:, None], self.counter, self.position))
         self.counter += 1
-        return normalise(images, self.mean, self.std), self.labels[chosen]
+        return normalise(images, self.mean, self.std), self.labels[chosen], self.branch_labels[chosen]
 
 
 class Loop:
-    """One run."""
+    """Runs one after another, which differ in what `begin` sets."""
 
     def __init__(self, spec: RunSpec, dataset: Dataset, device: torch.device, *, expert: bool = False) -> None:
-        self.spec, self.device, self.expert = spec, device, expert
+        self.spec, self.dataset, self.device, self.expert = spec, dataset, device, expert
         self.batches = Batches([spec], dataset, device)
-        self.model, self.net = build(spec, dataset, device)
+        self.network, self.model, self.net, self.shared = build(spec, dataset, device)
+        self.test = tuple(torch.from_numpy(part).to(device) for part in (dataset.test.inputs, dataset.test.labels))
         trained = [value for value in (self.net or self.model).parameters() if value.requires_grad]
         # `capturable` would keep a CPU's steps from being fused.
         self.optimizer = torch.optim.AdamW(trained, lr=spec.learning_rate, fused=True, capturable=expert)
-        self.loss = torch.compile(self._loss, dynamic=False) if expert else self._loss
-        self.batch = torch.compile(self.batches.next, dynamic=False) if expert else self.batches.next
-        self.right = torch.compile(self._right, dynamic=False) if expert else self._right
+        self.alpha, self.one, self.zero = (torch.tensor(value, device=device) for value in (spec.alpha, 1.0, 0.0))
+        self.tally = Tally(1, device)
+        self.losses, self.batch, self.classify, self.count, self.sums = (
+            torch.compile(part, dynamic=False) if expert else part
+            for part in (self._losses, self._batch, self._classify, self._count, _alignment_sums)
+        )
         self.step = captured(self._step) if expert else self._step
 
-    def _step(self) -> None:
-        images, labels = self.batch()
-        loss = self.loss(images[0], labels[0])
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+    @cached_property
+    def measured_step(self) -> Callable[[], None]:
+        """A step that measures the cosine."""
+        step = partial(self._step, measure=True)
+        return captured(step) if self.expert else step
 
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        with autocast(self.spec, self.device):
-            if self.net is None:
-                return F.cross_entropy(self.model(images).float(), labels)
-            if self.expert:  # logits that are handed over keep the compiled graph whole
-                output, logits = self.net(images)
-                auxiliary = self.net.branches.loss(labels, logits=logits)
-            else:
-                output = self.model(images)
-                auxiliary = self.net.branches.loss(labels)
-            return F.cross_entropy(output.float(), labels) + self.spec.alpha * auxiliary
-
-    def _right(self, images: Tensor, labels: Tensor) -> Tensor:
-        with autocast(self.spec, self.device):
-            inputs = normalise(images, self.batches.mean[0], self.batches.std[0])
-            return (self.model(inputs).argmax(1) == labels).sum()
+    def prepare(self) -> None:
+        """Compile and capture whatever a run needs; this trains a few steps, so `begin` comes after it."""
+        if self.expert:
+            _ = self.measured_step
+            self.answers(*self.test)
 
     @torch.no_grad()
-    def evaluate(self) -> float:
-        """Accuracy on the validation images."""
+    def begin(self, spec: RunSpec) -> None:
+        """Bring the loop to the start of this run, in place: captured graphs read and write the same memory."""
+        self.spec = spec
+        data, batches = setup.run_data(spec, self.dataset), self.batches
+        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        if self.net is not None:
+            of_branches = dict(self.net.branches.named_parameters())
+            for kind, suffix in (("live", ""), ("bias", ".bias")):
+                values = [value for name, value in of_branches.items() if name.endswith(f".{kind}")]
+                own |= {f"branch.{k}{suffix}": value for k, value in enumerate(values)}
+        start = setup.initial_state(spec, self.dataset, data, self.network, spec)
+        for name, value in (start.parameters | start.buffers).items():
+            own[name].copy_(value.view_as(own[name]))
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+        random = spec.branch_labels == "random"
+        labels = setup.random_labels(spec.seed, len(batches.labels), self.dataset.classes) if random else batches.labels
+        batches.branch_labels.copy_(labels)
+        for name, key in batches.keys.items():
+            key.copy_(setup.stream_keys([spec], name, self.device))
+        for name in ("mean", "std", "train", "validation"):
+            value = torch.as_tensor(getattr(data, name))
+            getattr(batches, name).copy_(value if name == "validation" else value[None])
+        batches.counter.zero_()
+
+    def train(self, spec: RunSpec, on_epoch: Callable[[], None] = lambda: None) -> Run:
+        """One run from its start to its end."""
+        self.begin(spec)
+        about = {"device": device_name(self.device), "path": "loop"}
+        history: list[Epoch] = []
+        for epoch in range(spec.epochs):
+            begun = time.perf_counter()
+            totals, accuracies = self.epoch(epoch), [None, None]
+            if len(self.batches.validation):
+                chosen = self.batches.validation
+                accuracies[0] = self.answers(self.batches.images, self.batches.labels, chosen)[0].mean()
+            if schedule.tests_at(spec, epoch):
+                right, sure = self.answers(*self.test)
+                accuracies[1] = right.mean()
+            record = epoch_record(spec, epoch + 1, totals, tuple(accuracies), time.perf_counter() - begun)
+            if not record.is_finite:
+                return Run(spec, tuple(history), "diverged", **about)
+            history.append(record)
+            on_epoch()
+        if spec.test != "never":
+            about |= {"answers": np.packbits(right).tobytes(), "calibration_error": calibration_error(sure, right)}
+        return Run(spec, tuple(history), "finished", **about)
+
+    def epoch(self, number: int) -> Totals:
+        """The steps of an epoch (from 0). Reading their sums waits for the device."""
+        self.batches.shuffle(number)
+        self.alpha.fill_(schedule.alpha_at(self.spec, number))
+        self.tally.clear()
+        steps = self.batches.steps
+        for step in range(number * steps, (number + 1) * steps):
+            measure = self.shared and schedule.measures_at(self.spec.cosine_every, step, steps)
+            (self.measured_step if measure else self.step)()
+        return self.tally.read(self.batches.images_of_epoch)[0]
+
+    def _step(self, measure: bool = False) -> None:
+        images, labels, branch_labels, keep = self.batch()
+        if keep is not None:
+            self.model.dropout.keep = keep
+        main, auxiliary, right = self.losses(images, labels, branch_labels)
+        both = [main] if self.net is None else [main, auxiliary]
+        self.optimizer.zero_grad()
+        others = None
+        if measure and self.net is not None:
+            others = torch.autograd.grad(both, self.shared, [self.zero, self.one], retain_graph=True)
+        torch.autograd.backward(both, [self.one, self.alpha][: len(both)])
+        if measure:
+            totals = [value.grad for value in self.shared]
+            self.tally.add_alignment(self.sums(totals, others or [torch.zeros_like(g) for g in totals], self.alpha))
+        self.optimizer.step()
+        self.count(main, auxiliary, right)
+
+    def _batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        step, keep = self.batches.counter.clone(), None
+        images, labels, branch_labels = self.batches.next()
+        if isinstance(getattr(self.model, "dropout", None), KeyedDropout):
+            width, rate = self.network.dropout_width, self.network.dropout_rate
+            keep = setup.dropout_mask(self.batches.keys["dropout"], step, self.spec.batch, width, rate)[0]
+        return images[0], labels[0], branch_labels[0], keep
+
+    def _losses(self, images: Tensor, labels: Tensor, branch_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with autocast(self.spec, self.device):
+            if self.net is None:
+                output = self.model(images)
+                auxiliary = self.zero
+            elif self.expert:  # logits that are handed over keep the compiled graph whole
+                output, logits = self.net(images)
+                auxiliary = self.net.branches.loss(branch_labels, logits=logits)
+            else:
+                output = self.model(images)
+                auxiliary = self.net.branches.loss(branch_labels)
+            return F.cross_entropy(output.float(), labels), auxiliary, (output.argmax(1) == labels).sum()
+
+    def _count(self, main: Tensor, auxiliary: Tensor, right: Tensor) -> None:
+        losses = (value.detach()[None] for value in (main, auxiliary))
+        self.tally.add_losses(*losses, right[None], self.one * self.spec.batch)
+
+    def _classify(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        with autocast(self.spec, self.device):
+            logits = self.model(normalise(images, self.batches.mean[0], self.batches.std[0])).float()
+        return logits.argmax(1) == labels, logits.softmax(1).amax(1)
+
+    @torch.no_grad()
+    def answers(
+        self, images: Tensor, labels: Tensor, chosen: Tensor | None = None
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
+        """Which of these images are classified right, and how sure the model is."""
         self.model.eval()
-        data, right = self.batches, torch.zeros((), dtype=torch.int64, device=self.device)
-        for chosen in data.validation.split(EVALUATION_IMAGES):
-            right += self.right(data.images[chosen], data.labels[chosen])
+        chosen = torch.arange(len(labels), device=self.device) if chosen is None else chosen
+        parts = [self.classify(images[rows], labels[rows]) for rows in chosen.split(EVALUATION_IMAGES)]
         self.model.train()
-        return right.item() / len(data.validation)
+        right, sure = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+        return right, sure
 
 
 class Ensemble:
@@ -116,7 +235,7 @@ class Ensemble:
         self.spec, self.device = specs[0], device
         self.batches = Batches(specs, dataset, device)
         built = [build(spec, dataset, device) for spec in specs]
-        nets = [net or model for model, net in built]
+        nets = [run.net or run.model for run in built]
         self.net = nets[0]
         self.parameters, self.buffers = stack_module_state(nets)
         on_gpu = device.type == "cuda"
@@ -124,7 +243,7 @@ class Ensemble:
             self.parameters.values(), lr=self.spec.learning_rate, fused=True, capturable=on_gpu
         )
         self.gradients = vmap(grad_and_value(self._loss), randomness="different")
-        self.batch: Callable[[], tuple[Tensor, Tensor]] = self.batches.next
+        self.batch: Callable[[], tuple[Tensor, Tensor, Tensor]] = self.batches.next
         self.step, self.form = self._fastest() if on_gpu else (self._step, "eager")
 
     def _fastest(self) -> tuple[Callable[[], None], str]:
@@ -143,7 +262,7 @@ class Ensemble:
             return self._step, f"{form}, not captured ({type(problem).__name__})"
 
     def _step(self) -> None:
-        images, labels = self.batch()
+        images, labels, _ = self.batch()
         gradients, _ = self.gradients(self.parameters, self.buffers, images, labels)
         for name, value in self.parameters.items():
             value.grad = gradients[name]
@@ -168,33 +287,40 @@ class Ensemble:
             return F.cross_entropy(output.float(), labels) + self.spec.alpha * auxiliary
 
 
-def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> tuple[nn.Module, WithBranches | None]:
-    """The spec's model on the device, and with its branches where it has any."""
+class Built(NamedTuple):
+    """A spec's model on the device, with its branches where it has any."""
+
+    network: setup.Network
+    model: nn.Module
+    net: WithBranches | None
+    shared: list[nn.Parameter]  # what both losses reach: the cosine is measured on these
+
+
+def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> Built:
     network = setup.build_network(spec, dataset, device)
-    if isinstance(network, ModuleNetwork):
-        network.close()  # the engine's own hooks
-        model = network.module
-    else:
-        model = network.to(device)
+    module = isinstance(network, ModuleNetwork)
+    model = network.module if module else network.to(device)
     if device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)
-    model.train()
-    if not spec.redundancy:
-        return model, None
     data = setup.run_data(spec, dataset)
     sample = normalise(torch.from_numpy(dataset.train.inputs[:2]), data.mean, data.std).to(device)
-    branches = attach(
-        model,
-        at=list(network.points),
-        sample=sample,
-        classes=dataset.classes,
-        preset="paper",
-        head=Parallel(spec.redundancy),
-        pool=network.pool,
-        layout=network.layout,
-        seed=spec.seed,
-    )
-    return model, WithBranches(model, branches.to(device))
+    names = setup.reached_by_branches(network, sample) if spec.redundancy or not module else []
+    own = dict(network.named_parameters())
+    if module:
+        network.close()  # the engine's own hooks
+    model.train()
+    net = None
+    if spec.redundancy:
+        prior = setup.prior_bias(spec, data, dataset.classes) if spec.bias == "prior" else None
+        net = WithBranches(model, attach_branches(spec, model, network, sample, prior).to(device))
+    return Built(network, model, net, [own[name] for name in names])
+
+
+def _alignment_sums(totals: list[Tensor], others: list[Tensor], alpha: Tensor) -> Tensor:
+    """What `Tally.add_alignment` takes, (3, 1, 1); the main gradient is the total less the auxiliary part."""
+    pairs = [((total - alpha * other).double(), other.double()) for total, other in zip(totals, others, strict=True)]
+    products = [torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]) for a, b in pairs]
+    return torch.stack(products).sum(0)[:, None, None]
 
 
 def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[object]:

@@ -373,14 +373,21 @@ def test_every_benchmark_imports():
 
 
 @pytest.mark.slow
-def test_a_study_is_timed_part_by_part(tmp_path):
+def test_a_study_is_timed_part_by_part_on_both_sides(tmp_path):
     """Its clock watches functions by their names."""
-    command = [sys.executable, ROOT / "benchmarks" / "study.py", "--arch", "mlp", "--epochs", "1", "--runs", "2"]
-    command += ["--images", "500", "--device", "cpu", "--seconds", "0.01"]
+    command = [sys.executable, ROOT / "benchmarks" / "study.py", "--arch", "mlp", "--epochs", "1", "--runs", "4"]
+    command += ["--images", "500", "--device", "cpu", "--loop-runs", "3"]
     environment = {**os.environ, "ASYMTRAIN_DATA": str(tmp_path)}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    total = float(re.search(r"whole study: (\S+) s", printed)[1])
-    parts = {name: float(value) for name, value in re.findall(r"^  (\w+) +(\S+) s +\S+%$", printed, re.MULTILINE)}
-    assert sum(parts.values()) == pytest.approx(total, abs=0.5)  # each is rounded
-    assert parts["import"] > 0
-    assert "whole study / expert's loop" in printed
+    trained, runs, all_runs, ratio = re.search(
+        r"\((\S+) s for (\d+) of (\d+) runs, the rest reckoned\): (\S+)x", printed
+    ).groups()
+    assert (runs, all_runs) == ("3", "4")
+    assert float(ratio) > 0
+    rows = re.findall(r"^  (\w+) +(\S+) s +(\S+) s$", printed, re.MULTILINE)
+    totals = (float(re.search(r"engine (\S+) s", printed)[1]), float(trained))
+    for total, parts in zip(totals, zip(*[map(float, seconds) for _, *seconds in rows], strict=True), strict=True):
+        assert sum(parts) == pytest.approx(total, abs=0.6)  # each is rounded
+    parts_of_loop = {name: float(seconds) for name, _, seconds in rows}
+    assert min(parts_of_loop[name] for name in ("import", "setup", "steps")) > 0
+    assert "rows of 3 runs on both sides" in printed

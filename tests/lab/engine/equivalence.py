@@ -107,8 +107,8 @@ def reference_after(
                 found.append((_copied(trained), _copied(branches)))
                 raise _Enough
 
-        original, original_average = reference._attach, reference._averaged
-        patches = patch.multiple(reference, _attach=attach, _averaged=averaged)
+        original, original_average = reference.attach_branches, reference._averaged
+        patches = patch.multiple(reference, attach_branches=attach, _averaged=averaged)
         with patches, suppress(_Enough):
             train_reference(spec, dataset, device=device, on_step=look, perturb=perturb)
         _REFERENCES[key] = found[0]

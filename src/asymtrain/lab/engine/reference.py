@@ -107,7 +107,7 @@ class _Loop:
         sample = self.normalised(self.images[:2])
         if spec.redundancy:
             prior = setup.prior_bias(spec, data, dataset.classes) if spec.bias == "prior" else None
-            self.branches = _attach(spec, self.model, self.network, sample, prior)
+            self.branches = attach_branches(spec, self.model, self.network, sample, prior)
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = setup.reached_by_branches(self.network, sample)
@@ -302,7 +302,9 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:
+def attach_branches(
+    spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None
+) -> Branches:
     shares = setup.layer_weights([spec], len(network.points))
     branches = attach(
         model,
