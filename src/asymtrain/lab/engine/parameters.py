@@ -71,9 +71,9 @@ class FlatParameters:
     def gather(self, tensors: Mapping[str, Tensor], runs: int, into: Tensor | None = None) -> Tensor:
         """One float32 matrix (R, P) from named gradients (R, *shape), `into` if given; a missing one is zero."""
         device = next(iter(tensors.values())).device
-        if runs == 1:
+        if runs == 1 and device.type != "cpu":
             # Rows are whole pieces of memory here: a few launches copy all, and nothing has to be compiled. Joining
-            # the hundreds of gradients of a deep module takes the compiler half a minute.
+            # the hundreds of gradients of a deep module takes the compiler half a minute. A CPU joins them in one pass.
             flat = torch.zeros(runs, self.size, device=device) if into is None else into.zero_()
             views = self.views(flat)
             # One gradient with another memory layout would cost a launch for each of them.
