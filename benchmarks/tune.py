@@ -295,13 +295,13 @@ def with_scores(page: str, text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--results", type=Path, default=ROOT / "results", help="a folder of exported folders")
-    options.add_argument("--docs", type=Path, help="a page to put the tables into")
+    options.add_argument("--docs", type=Path, help="a page to put the table of scores into, with its figure beside it")
     chosen = options.parse_args(arguments)
     try:
         cases = read_cases(chosen.results)
         scores = score_all(cases)
-        text = "\n".join(map(as_markdown, (score_table(scores, cases), family_table(scores, cases))))
-        print(text, end="")
+        text = as_markdown(score_table(scores, cases))
+        print(text, as_markdown(family_table(scores, cases)), sep="\n", end="")
         if chosen.docs is not None:
             chosen.docs.write_text(with_scores(chosen.docs.read_text(), text))
             figure = chosen.docs.parent / "figures" / "tune-score.svg"
