@@ -116,6 +116,9 @@ def test_an_export_leaves_out_what_others_hold(cli, refused, store, tmp_path):
     assert shown.out == f"Exported 0 runs to {tmp_path / 'rest'} as csv\n"
     missing = tmp_path / "missing"
     assert "name what `store export` wrote" in refused("store", "export", store, tmp_path / "x", "--without", missing)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert f"{loop} cannot be written" in refused("store", "export", store, loop, "--force", "--without", results)
 
 
 def test_an_export_does_not_replace_rows_that_the_store_lacks(cli, refused, store, tmp_path):

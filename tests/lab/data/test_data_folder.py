@@ -115,6 +115,14 @@ def test_an_unreadable_image_is_named(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["dog", "bee/03.png"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path, place):
+    write_classes(tmp_path, 3)
+    (tmp_path / place).symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match=f"{place} is a link that leads nowhere: mend or remove it"):
+        folder.load(tmp_path)
+
+
 def test_unreadable_images_are_counted_and_the_first_named(tmp_path):
     write_classes(tmp_path / "train", 4)
     write_classes(tmp_path / "test", 3)

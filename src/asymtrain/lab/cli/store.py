@@ -1,6 +1,7 @@
 """`asymtrain store`: carry a store to other machines and into git, check it, and show it in TensorBoard."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -154,4 +155,6 @@ def _others(paths: Iterable[Path], folder: Path) -> Iterator[Path]:
         exports = find_exports(path)
         if not exports:
             raise UsageError(f"--without {path}: there is no export, nor one in it; name what `store export` wrote")
-        yield from (export for export in exports if export.resolve() != folder.resolve())
+        # Unlike `Path.resolve`, this takes a link that leads to itself, which is refused where it is written.
+        target = os.path.realpath(folder)
+        yield from (export for export in exports if os.path.realpath(export) != target)

@@ -1,8 +1,10 @@
 """`asymtrain tune`: do branches help this model?"""
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,20 +151,23 @@ def tune(
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import write_tuned
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
-    base, opening = chosen.base_spec(settings, effort.data_root, minutes=None if effort.minutes else minutes)
-    output.check()
-    check_executor(effort.executor, effort.address)
-    tracker = tracks.open(output.out)
-    named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
-    question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
+    with redirect_stdout(sys.stderr):  # a function that builds a model may print, and stdout is for the answer
+        base, opening = chosen.base_spec(settings, effort.data_root, minutes=None if effort.minutes else minutes)
+        output.check()
+        check_executor(effort.executor, effort.address)
+        tracker = tracks.open(output.out)
+        named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
+        question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
     store = output.store_path
-    with watch.opened(store), progress_display([*opening, *lines]) as display:
+    with redirect_stdout(sys.stderr), watch.opened(store), progress_display([*opening, *lines]) as display:
         where = {"store": store, "out": output.out, **effort.where()}
         result = run_question(question, display, tracker=tracker, begun=begun, **where)
     if result.interrupted:  # first, as the page takes a second or two
         stderr().print(str(result))
     result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
-    show(result, {**write_tuned(output.out, result), "store": store}, json=output.json)
+    with redirect_stdout(sys.stderr):
+        files = {**write_tuned(output.out, result), "store": store}
+    show(result, files, json=output.json)
     if result.interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
     if result.interrupted or result.race.failure:

@@ -75,7 +75,15 @@ def _list_parts(path: Path, seed: int) -> tuple[Listing, Listing]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return [entry for entry in _entries(folder) if entry.is_dir()]
+
+
+def _entries(folder: Path) -> list[Path]:
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    for entry in entries:
+        if not entry.exists():
+            raise UsageError(f"{entry} is a link that leads nowhere: mend or remove it")
+    return entries
 
 
 def _list_classes(folder: Path) -> Listing:
@@ -87,8 +95,7 @@ def _list_classes(folder: Path) -> Listing:
         )
     listing: Listing = {}
     for entry in classes:
-        files = [file for file in sorted(entry.iterdir()) if file.is_file() and not file.name.startswith(".")]
-        listing[entry.name] = [file for file in files if file.suffix.lower() in SUFFIXES]
+        listing[entry.name] = [file for file in _entries(entry) if file.suffix.lower() in SUFFIXES and file.is_file()]
         if not listing[entry.name]:
             raise UsageError(f"{entry} has no images ({' '.join(SUFFIXES)}); add some or remove it")
     return listing
