@@ -23,6 +23,7 @@ NETS = """
 from torch import nn
 
 def tiny(classes, image_size):
+    print("a word of the model's own")
     layers = [nn.Flatten(), nn.Linear(3 * image_size**2, 8), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, classes))
 """
@@ -104,6 +105,7 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     command = f"tune tuned_nets:tiny --data {many_photos} --epochs 1 --at 2 --at 4 --minutes 9".split()
     result = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later", "--json")
     assert result.code == 0, result
+    assert "a word of the model's own" in result.err
     shown = json.loads(result.out)
     assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
     assert shown["files"]["page"] == "asymtrain-tune/report.html"

@@ -231,6 +231,7 @@ def _child_settings(device: torch.device) -> Iterator[None]:
 
 def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
+    sys.stdout = sys.stderr  # a model may print, and stdout is for the answer of the command
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
         # A progress bar, and torch's compiler has one, makes a lock for all processes. This process ends without
