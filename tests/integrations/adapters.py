@@ -1,6 +1,11 @@
 """A small network, its data, and the loop that every adapter must equal: the one a user writes by hand."""
 
+import os
+import socket
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -41,10 +46,16 @@ def branches_on(model, **options):
     return attach(model, **{"sample": examples()[0][:2], "at": "blocks.*", "classes": CLASSES, **options})
 
 
-def by_hand(model, *, epochs=2, accumulate=1, bf16=False, **options):
+def mixed(targets):
+    """One value for each class, as mixup makes them."""
+    rows = F.one_hot(targets, CLASSES).float()
+    return 0.7 * rows + 0.3 * rows.flip(0)
+
+
+def by_hand(model, *, epochs=2, accumulate=1, bf16=False, soft=False, **options):
     """Trains the model and gives back its branches: attach, the summed loss, one AdamW, strip."""
     x, y = examples()
-    batches = epochs * list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    batches = epochs * [(a, mixed(b) if soft else b) for a, b in zip(x.split(BATCH), y.split(BATCH), strict=True)]
     branches = branches_on(model, **options)
     optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=0.01)
     for i, (inputs, targets) in enumerate(batches, 1):
@@ -57,6 +68,26 @@ def by_hand(model, *, epochs=2, accumulate=1, bf16=False, **options):
             branches.step(i / len(batches))
     branches.strip(optimizer)
     return branches
+
+
+def run_ranks(code, folder, ranks=2):
+    """Runs Python code in processes that torch.distributed can bring together, as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks),
+                   "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    started = [
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], cwd=folder, stderr=-1, text=True,
+                         env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0"})
+        for rank in range(ranks)
+    ]  # fmt: skip
+    for process in started:
+        _, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error[-2000:]
 
 
 def assert_same_bits(first, second):

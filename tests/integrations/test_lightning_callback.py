@@ -1,10 +1,6 @@
 """The Lightning callback: training as by hand, checkpoints of the bare module, nothing left behind."""
 
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -74,11 +70,12 @@ def callback(**options):
     return BranchesCallback(**given | options)
 
 
-def trainer(*callbacks, epochs=2, **options):
+def trainer(*callbacks, epochs=2, logged_every=2, **options):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     if not any(isinstance(one, Checkpoint) for one in callbacks):
         quiet["enable_checkpointing"] = False
-    return lightning.Trainer(max_epochs=epochs, callbacks=list(callbacks), log_every_n_steps=2, **quiet, **options)
+    return lightning.Trainer(max_epochs=epochs, callbacks=list(callbacks), log_every_n_steps=logged_every, **quiet,
+                             **options)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -278,6 +275,20 @@ def test_a_part_that_the_module_compiles():
     assert_no_hooks(module)
 
 
+def test_a_module_that_is_compiled_whole_stays_compiled():
+    named = DataLoader([{"x": x, "label": y} for x, y in loader()], batch_size=None)
+    for build, part, batches in ((Module, "net", loader()), (Itself, "", named)):
+        module, eager = seeded(build), seeded(build)
+        with pytest.raises(UsageError, match="unknown part"):
+            trainer(callback(model="nett"), epochs=1).fit(torch.compile(module, backend="eager"), batches)
+        own = vars(module)["training_step"]  # Lightning has put a compiled one there
+        for fitted in (module, eager):
+            trainer(callback(model=part), epochs=1).fit(fitted, batches)
+        assert vars(module)["training_step"] is own
+        assert_same_bits(module, eager)
+        assert_no_hooks(module)
+
+
 class Twice(Module):
     forget = None
 
@@ -357,37 +368,3 @@ def test_what_is_refused():
     three = DataLoader(TensorDataset(*examples(), examples()[1]), batch_size=BATCH)
     with pytest.raises(UsageError, match="no labels were found in a batch that is a list"):
         trainer(callback()).fit(Three(), three)
-
-
-RANKS = """
-import torch
-from test_lightning_callback import Module, callback, examples, trainer
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.set_num_threads(1)
-
-
-class Half(Module):
-    def train_dataloader(self):  # every second example: with the other rank, the sixteen of a step by hand
-        x, y = examples()
-        return DataLoader(TensorDataset(x[self.global_rank :: 2], y[self.global_rank :: 2]), batch_size=8)
-
-
-module = Half()
-trainer(callback(strength=2.0), devices=2, strategy="ddp_fork", use_distributed_sampler=False).fit(module)
-torch.save(module.net.state_dict(), "trained.pt")
-"""
-
-
-@pytest.mark.slow
-def test_two_ranks_train_what_one_trains(tmp_path):
-    """The branches are not in DDP's hands: were their gradients not averaged too, the backbone would be another."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", RANKS], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    alone = seeded(Net)
-    by_hand(alone, strength=2.0)
-    for name, value in torch.load(tmp_path / "trained.pt").items():
-        # Of two ranks the sums are in another order; without the average the difference is a hundredth.
-        assert torch.allclose(value, alone.state_dict()[name], atol=1e-3), name

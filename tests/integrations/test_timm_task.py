@@ -193,9 +193,3 @@ def test_a_scaled_loss_trains_what_an_unscaled_one_trains():
         task.strip(optimizer)
         trained.append(task.get_eval_model())
     assert_same_bits(*trained)
-
-
-def test_it_compiles():
-    task, eager = branch_task(), branch_task()
-    task.compile(backend="eager")
-    torch.testing.assert_close(task(*images(0))["loss"], eager(*images(0))["loss"])

@@ -1,11 +1,6 @@
 """Branches in the Trainer of transformers: training as by hand, checkpoints of the bare model, nothing left."""
 
-import os
-import socket
-import subprocess
-import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +15,7 @@ from adapters import (
     assert_same_bits,
     by_hand,
     examples,
+    run_ranks,
     seeded,
 )
 from torch.utils.data import IterableDataset
@@ -386,10 +382,10 @@ class InTurn(Trainer):
         return torch.utils.data.SequentialSampler(self.train_dataset)
 
 
-ranks = int(os.environ.get("WORLD_SIZE", 1))
+ranks = int(os.environ["WORLD_SIZE"])
 model = without_dropout(seeded(causal_model))
 args = arguments("out", max_steps=2, gradient_accumulation_steps=2, logging_steps=1, logging_strategy="steps",
-                 per_device_train_batch_size=4 // ranks, **({"ddp_backend": "gloo"} if ranks > 1 else {}))
+                 per_device_train_batch_size=4 // ranks, ddp_backend="gloo")
 trainer = InTurn(model, args, train_dataset=sentences(16, "tokens"),
                  optimizers=(torch.optim.SGD(model.parameters(), lr=1.0), None))
 added = add_branches(trainer, strength=2.0, **CAUSAL)
@@ -401,19 +397,8 @@ torch.save((model.state_dict(), added.branches.state_dict()), f"{ranks}.{trainer
 @pytest.mark.slow
 def test_two_ranks_train_what_one_trains(tmp_path):
     """Sentences of different lengths on each rank; the mean is over the tokens of both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
-    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
-        environment["GLOO_SOCKET_IFNAME"] = "lo"
-    (tmp_path / "ranks.py").write_text(RANKS)
-    many = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
-    for start in ([], many):
-        done = subprocess.run([sys.executable, *start, "ranks.py"], cwd=tmp_path, env=environment, timeout=300,
-                              capture_output=True, text=True)  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
+    for ranks in (1, 2):
+        run_ranks(RANKS, tmp_path, ranks)
     one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1.0", "2.0", "2.1"))
     for whole, *parts in zip(one, first, second, strict=True):
         assert all(torch.allclose(value, part[name], atol=1e-5) for name, value in whole.items() for part in parts)

@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
+from asymtrain import attach  # noqa: E402
 from asymtrain.integrations.transformers import add_branches  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL about itself
@@ -33,9 +34,10 @@ def model():
 def trainer_of(net, folder, accumulate=1, **options):
     drawn = torch.Generator().manual_seed(0)
     rows = [torch.randint(2, WORDS, (length,), generator=drawn).tolist() for length in (4, 9, 6, 12) * 4]
-    args = SFTConfig(str(folder), max_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
-                     logging_steps=1, per_device_train_batch_size=8 // accumulate, bf16=False, learning_rate=0.01,
-                     gradient_accumulation_steps=accumulate, gradient_checkpointing=False, **options)  # fmt: skip
+    sizes = {"max_steps": 3, "per_device_train_batch_size": 8 // accumulate, "lr_scheduler_type": "constant"} | options
+    args = SFTConfig(str(folder), report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
+                     logging_steps=1, bf16=False, learning_rate=0.01,
+                     gradient_accumulation_steps=accumulate, gradient_checkpointing=False, **sizes)  # fmt: skip
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokens(), eos_token="1", pad_token="0")
     return SFTTrainer(net, args, train_dataset=Dataset.from_dict({"input_ids": rows}), processing_class=tokenizer)
 
@@ -61,6 +63,24 @@ def test_strength_0_is_the_trainer_alone_and_more_of_it_trains_otherwise(tmp_pat
     assert row["loss"] == pytest.approx(row["main_loss"] + row["auxiliary_loss"], rel=1e-3)
     assert added.branches.stripped
     assert_no_hooks(trained[2])
+
+
+def test_a_step_is_that_of_a_loop_by_hand(tmp_path):
+    net, alone = seeded(model), seeded(model)
+    options = {"classes": WORDS, "preset": "early_exit", "strength": 2.0}
+    trainer = trainer_of(net, tmp_path, per_device_train_batch_size=16, max_steps=1, max_grad_norm=0.0)
+    trainer.optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    added = add_branches(trainer, **options)
+    assert added.branches.layers == ("model.layers.0",)
+    trainer.train()
+    (batch,) = trainer.get_train_dataloader()
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["labels"].ne(-100).long()}
+    branches, optimizer = attach(alone, inputs, **options), torch.optim.SGD(alone.parameters(), lr=1.0)
+    (alone(**inputs, labels=batch["labels"]).loss + branches.loss(batch["labels"])).backward()
+    optimizer.step()
+    branches.strip(optimizer)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[name], value, msg=name)
 
 
 def test_accumulation_changes_nothing(tmp_path):

@@ -11,6 +11,7 @@ would miss what Lightning does to the one loss it knows: division by the accumul
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,6 +56,7 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
         super().__init__()
         self.take(options, targets, cosine)
         self.model, self.sample = model, sample
+        self.step_before: dict[str, Any] | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wrap `training_step`."""
@@ -72,8 +74,10 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
                 "your own with fully_shard(WithBranches(model, branches))"
             )
         own = pl_module.training_step
+        self.step_before = {name: step for name, step in vars(pl_module).items() if name == "training_step"}
 
-        @functools.wraps(own)
+        # Lightning looks through one wrapper for the arguments of the step, and its compiler makes another.
+        @functools.wraps(inspect.unwrap(own))
         def training_step(*args: Any, **kwargs: Any) -> Any:
             batch = args[0] if args else kwargs["batch"]
             return self.with_auxiliary(trainer, pl_module, own(*args, **kwargs), batch)
@@ -101,14 +105,21 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Strip, after the last checkpoint of the fit was written."""
-        vars(pl_module).pop("training_step", None)
+        self.unwrap(pl_module)
         self.strip()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the module bare, and the state as a checkpoint on the way out must find it."""
-        vars(pl_module).pop("training_step", None)
+        self.unwrap(pl_module)
         if self.training is not None:
             self.training.disconnect()
+
+    def unwrap(self, module: Any) -> None:
+        """Put back the `training_step` that the module had: one of its own where Lightning has compiled it."""
+        if self.step_before is not None:
+            vars(module).pop("training_step")
+            vars(module).update(self.step_before)
+            self.step_before = None
 
     def state_dict(self) -> dict[str, Any]:
         """The branches' weights and their part of the optimizer while they are attached; nothing afterwards."""
