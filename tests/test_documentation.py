@@ -45,7 +45,7 @@ def run_blocks(page, text):
 
 
 # They train or start processes for as long as a reader would wait. What they call is in quicker pages and tests too.
-LONG = ("cluster.md", "practitioner.md", "researcher.md", "attach_to_your_model.ipynb")
+LONG = ("practitioner.md", "researcher.md", "attach_to_your_model.ipynb")
 
 
 def each_of(files, name):
