@@ -37,7 +37,8 @@ from asymtrain.__main__ import main
 from asymtrain.lab.cli import COMMANDS, EXITS, REFUSED
 from asymtrain.lab.cli.app import load_command
 from asymtrain.lab.runs import RunSpec, pairs
-from asymtrain.lab.store import Store, export_store
+from asymtrain.lab.store import Store
+from asymtrain.lab.store.exchange import export_store
 from asymtrain.lab.texts import printable
 from forking import start
 

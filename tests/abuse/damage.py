@@ -48,7 +48,8 @@ from asymtrain.lab.data import own as own_arrays
 from asymtrain.lab.engine.states import states_at
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.executors.outcomes import Job
-from asymtrain.lab.store import Store, export_store, import_store, read_export
+from asymtrain.lab.store import Store
+from asymtrain.lab.store.exchange import export_store, import_store, read_export
 from forking import start
 
 SECONDS = 20  # of processor time; nothing here takes a second

@@ -38,7 +38,8 @@ from asymtrain.lab.cli import DONE, FAILED, REFUSED
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import SCALES, Scale
-from asymtrain.lab.store import Store, StoreError, export_store, read_export
+from asymtrain.lab.store import Store, StoreError
+from asymtrain.lab.store.exchange import export_store, read_export
 from asymtrain.lab.store.provenance import current
 from forking import end, start
 from small_backbones import SMALL

@@ -56,9 +56,10 @@ for words in (
     ["status", "--store", "runs.sqlite"],
     ["status", "--store", "runs.sqlite", "--json"],
     ["data", "list"],
+    ["paper", "list", "--device", "cpu", "--store", "runs.sqlite"],
+    ["paper", "blocks"],
     ["store", "export", "runs.sqlite", "exported"],
     ["store", "import", "again.sqlite", "exported"],
-    ["paper", "list", "--device", "cpu", "--store", "runs.sqlite"],
 ):
     try:
         main(words)
@@ -66,6 +67,8 @@ for words in (
         assert not end.code, words
     loaded = set({SLOW}) & set(sys.modules)
     assert not loaded, (words, loaded)
+    # What writes and reads tables is for export and import alone.
+    assert ("asymtrain.lab.store.exchange" in sys.modules) == (words[0] == "store"), words
 """
 
 

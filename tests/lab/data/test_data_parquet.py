@@ -9,8 +9,8 @@ import pytest
 
 from asymtrain.lab.data import parquet
 from asymtrain.lab.data.parquet import read_within_bound
-from asymtrain.lab.store import Store, export_store
-from asymtrain.lab.store.exchange import MANIFEST, read_export
+from asymtrain.lab.store import Store
+from asymtrain.lab.store.exchange import MANIFEST, export_store, read_export
 
 MOST = 1 << 20
 

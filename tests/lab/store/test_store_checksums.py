@@ -7,9 +7,10 @@ import warnings
 import pytest
 from store_examples import example_run, example_spec
 
-from asymtrain.lab.store import Damage, DamagedError, Store, StoreError, StoreWarning, export_store, import_store
+from asymtrain.lab.store import Damage, DamagedError, Store, StoreError, StoreWarning
 from asymtrain.lab.store.checksums import digest
 from asymtrain.lab.store.database import VERSION
+from asymtrain.lab.store.exchange import export_store, import_store
 
 PAGE = 4096
 SPECS = [example_spec(seed, epochs=6) for seed in range(12)]

@@ -11,8 +11,8 @@ from store_examples import example_run, example_spec
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec, pairs
-from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store, read_export
-from asymtrain.lab.store.exchange import MANIFEST, TABLES
+from asymtrain.lab.store import Store, StoreError
+from asymtrain.lab.store.exchange import MANIFEST, TABLES, Imported, export_store, import_store, read_export
 from asymtrain.lab.texts import printable
 
 FORMATS = ["csv", "parquet"]

@@ -5,8 +5,7 @@ from store_examples import example_run
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.store import write_tensorboard
-from asymtrain.lab.store.tensorboard import CURVES
+from asymtrain.lab.store.tensorboard import CURVES, write_tensorboard
 
 
 def read(folder):

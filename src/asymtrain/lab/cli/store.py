@@ -53,8 +53,8 @@ def export(
     Both options may be given several times.
     """
     with loading():
-        from asymtrain.lab.store import Store, export_store, read_export
-        from asymtrain.lab.store.exchange import lost_by_export
+        from asymtrain.lab.store import Store
+        from asymtrain.lab.store.exchange import export_store, lost_by_export, read_export
     chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
     with Store(store, read_only=True) as record:
         if not force and (loss := lost_by_export(record, folder)):
@@ -76,7 +76,8 @@ def import_(
 ) -> None:
     """Add what exported folders hold and the store does not."""
     with loading():
-        from asymtrain.lab.store import Store, import_store, read_export
+        from asymtrain.lab.store import Store
+        from asymtrain.lab.store.exchange import import_store, read_export
     if store.is_dir():
         raise UsageError(f"{store} is a folder: give the store first, and then the folders that are imported")
     exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
@@ -122,7 +123,7 @@ def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
 def tensorboard(store: Source, folder: Folder) -> None:
     """Write the history of each run as a TensorBoard log."""
     with loading():
-        from asymtrain.lab.store import write_tensorboard
+        from asymtrain.lab.store.tensorboard import write_tensorboard
     runs = finished_runs(store)
     write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")

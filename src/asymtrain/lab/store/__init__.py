@@ -6,22 +6,18 @@
         table = store.runs(arch="mlp")       # always in the same order
 
 What was damaged since it was stored is named in a `StoreWarning` and left out; `Store.check` finds all of it.
-`export_store` and `import_store` carry a store to other machines and into git as CSV or Parquet;
-`write_tensorboard` shows histories as curves.
+`export_store` and `import_store` of `exchange` carry a store to other machines and into git as CSV or Parquet;
+`write_tensorboard` of `tensorboard` shows histories as curves. Both are imported where they are used.
 """
 
 from asymtrain.lab.store.checksums import Check, Damage
 from asymtrain.lab.store.database import DamagedError, NoStoreError, StoreError, StoreWarning, store_exists
-from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
 from asymtrain.lab.store.provenance import Provenance
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Counts, Failure, StoreSummary
 from asymtrain.lab.store.store import Store, failure_reasons, stored_runs
-from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
-    "Check", "Counts", "Damage", "DamagedError", "Export", "Failure", "Imported", "Measurement", "NoStoreError",
-    "Provenance", "Record", "Store", "StoreError", "StoreSummary", "StoreWarning",
-    "export_store", "failure_reasons", "import_store", "read_export", "store_exists", "stored_runs",
-    "write_tensorboard",
+    "Check", "Counts", "Damage", "DamagedError", "Failure", "Measurement", "NoStoreError", "Provenance", "Record",
+    "Store", "StoreError", "StoreSummary", "StoreWarning", "failure_reasons", "store_exists", "stored_runs",
 ]  # fmt: skip
