@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-import threading
 from collections import OrderedDict
 from functools import partial
 
@@ -23,7 +22,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
-from asymtrain.lab.engine.draws import Draws, keyed
+from asymtrain.lab.engine.draws import Draws
 from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
@@ -358,58 +357,6 @@ def test_dropout_drops_the_same_on_every_device():
         with Draws(torch.tensor(5), 3):
             kept.append(drop())
     assert torch.equal(*kept)
-
-
-DRAWS = {
-    "dropout": lambda x: F.dropout(x, 0.3),
-    "one operation": lambda x: torch.native_dropout(x, 0.3, True)[0],
-    "alpha dropout": lambda x: F.alpha_dropout(x, 0.3, True),
-    "of channels": lambda x: F.dropout2d(x[None, :, :, None], 0.3).flatten(),
-    "in attention": lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.3),
-    "between layers": lambda x: torch.lstm(
-        x[None], [torch.zeros(2, 1, 1)] * 2, [torch.ones(4, 8), torch.ones(4, 1), torch.ones(4, 1), torch.ones(4, 1)],
-        False, 2, 0.3, True, False, True,
-    )[0],
-    "probabilities": lambda x: x * torch.bernoulli(torch.full_like(x, 0.3)),
-    "one probability": lambda x: x * torch.bernoulli(x.detach(), 0.3) * torch.empty_like(x).bernoulli_(0.3),
-    "uniform": lambda x: x * torch.rand(8, generator=torch.Generator()) * torch.rand_like(x).uniform_(-2, 3),
-    "normal": lambda x: x + torch.randn(8) + torch.randn_like(x).normal_(1, 3),
-    "in half the bits": lambda x: F.dropout(x.bfloat16(), 0.3) + torch.rand_like(x.bfloat16()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_cpu_draws_by_its_kernels_what_the_mode_draws(draw):
-    results = []
-    for inside in (lambda draws, x: draws, keyed):
-        x = torch.linspace(1, 2, 64).view(8, 8).requires_grad_()
-        torch.manual_seed(0)
-        draws = Draws(torch.tensor(5), 3)
-        with inside(draws, x):
-            drawn = draw(x)
-        drawn.square().sum().backward()
-        assert draws.count
-        results.append({"drawn": drawn, "gradient": x.grad, "torch's own, outside": torch.rand(3)})
-    assert_same_bits(*results)
-
-
-def test_only_a_forward_draws_keyed_numbers():
-    torch.manual_seed(0)
-    own, drawn = torch.rand(5), []
-    thread = threading.Thread(target=lambda: drawn.append(torch.rand(5, generator=torch.Generator().manual_seed(0))))
-    with keyed(Draws(torch.tensor(5), 3), own):
-        thread.start()
-        thread.join()
-        assert not torch.equal(torch.rand(5), own)
-    torch.manual_seed(0)
-    assert torch.equal(torch.rand(5), own)
-    assert torch.equal(drawn[0], own)
-
-
-def test_a_draw_that_cannot_be_keyed_is_refused_in_every_forward():
-    refused = pytest.raises(UsageError, match="by an operation which cannot be keyed by a run's seed: use dropout")
-    with refused, keyed(Draws(torch.tensor(5), 3), torch.zeros(1)):
-        torch.randperm(5)
 
 
 BLOCK = 1 << 14

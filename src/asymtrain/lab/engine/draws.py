@@ -5,15 +5,11 @@ the run's key, the step, and how many were drawn before in the same forward: not
 runs of a stack, or on the device.
 
 On a CPU the same numbers come from numpy, in blocks that stay in its cache: torch's operations would go through memory
-a dozen times, and take longer than torch's own dropout. There, `Draws` stands in front of torch's kernels that draw: as
-a mode it would cost 30 microseconds at each operation of a forward, which is more than it saves.
+a dozen times, and take longer than torch's own dropout.
 """
 
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -31,9 +27,6 @@ _BLOCK = 1 << 14  # numbers at once: two arrays of them stay in a core's cache, 
 _POSITIONS = np.arange(_BLOCK, dtype=np.uint64)
 _SHIFT_1, _SHIFT_2, _TO_24_BITS = np.uint64(30), np.uint64(27), np.uint64(40)
 _MIX_1, _MIX_2 = (np.uint64(factor % 2**64) for factor in (streams.MIX_1, streams.MIX_2))
-
-
-_NOT_KEYED = "which cannot be keyed by a run's seed: use dropout, bernoulli, rand or randn in its place"
 
 
 class FusedDropoutError(Exception):
@@ -112,48 +105,6 @@ class Draws(TorchDispatchMode):
             yield part, words  # the last step of splitmix64 changes later bits alone
 
 
-def keyed(draws: Draws, inputs: Tensor) -> AbstractContextManager[object]:
-    """What a forward of these inputs draws inside is that of `draws`; a forward that is recorded needs the mode."""
-    return _by_kernels(draws) if inputs.is_cpu and _get_current_dispatch_mode() is None else draws
-
-
-@contextmanager
-def _by_kernels(draws: Draws) -> Iterator[None]:
-    _replace_kernels()
-    before, _ACTIVE.draws = torch.default_generator.get_state(), draws
-    try:
-        yield
-    finally:
-        _ACTIVE.draws = None
-    if not torch.equal(before, torch.default_generator.get_state()):
-        raise UsageError(f"the model draws random numbers by an operation {_NOT_KEYED}")
-
-
-class _Active(threading.local):
-    draws: Draws | None = None  # of this thread's forward
-
-
-_ACTIVE = _Active()
-
-
-@cache
-def _replace_kernels() -> torch.library.Library:
-    """Have torch's kernels that draw on a CPU ask for active `Draws`; without, they do what they did."""
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced
-        for operation in _CPU_KERNELS:
-            kernel = partial(_draw, _DRAWN[operation], torch.library.get_kernel(operation, "CPU"))
-            library.impl(operation, kernel, "CPU", with_keyset=True, allow_override=True)
-    return library
-
-
-def _draw(draw: Callable[..., Any], kernel: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
-    if _ACTIVE.draws is None:
-        return kernel.call_boxed(keys, *args, **kwargs)
-    return draw(_ACTIVE.draws, *args, **kwargs)
-
-
 @cache
 def _draws(func: Any) -> bool:
     """Whether an operation may draw; a forward asks at each of its operations, and to read tags takes microseconds."""
@@ -163,7 +114,10 @@ def _draws(func: Any) -> bool:
 def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse what cannot be keyed; fused attention that drops nothing does not draw."""
     if "scaled_dot_product" not in func.__name__:
-        raise UsageError(f"the model draws random numbers by {func}, {_NOT_KEYED}")
+        raise UsageError(
+            f"the model draws random numbers by {func}, which cannot be keyed by a run's seed: use dropout, "
+            "bernoulli, rand or randn in its place"
+        )
     names = [argument.name for argument in func._schema.arguments]
     if (dict(zip(names, args, strict=False)) | kwargs).get("dropout_p"):
         raise FusedDropoutError
@@ -232,11 +186,3 @@ _DRAWN: dict[object, Callable[..., Any]] = {
     aten.rand_like.default: _like(Draws.uniform),
     aten.randn_like.default: _like(Draws.normal),
 }
-# On a CPU the others call these.
-_CPU_KERNELS = (
-    aten.native_dropout.default,
-    aten.bernoulli_.float,
-    aten.bernoulli_.Tensor,
-    aten.uniform_.default,
-    aten.normal_.default,
-)

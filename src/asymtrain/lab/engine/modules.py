@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from asymtrain.branches import MAP_HEADS, PoolName, Reader, attach, find_blocks, logits_in, module_at
 from asymtrain.errors import UsageError, UsageWarning, error_line
-from asymtrain.lab.engine.draws import Draws, FusedDropoutError, keyed
+from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.models import Outputs, Parameters
 
@@ -154,14 +154,14 @@ class ModuleNetwork:
         )
         return [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
-    def drawing(self, draws: AbstractContextManager[object]) -> AbstractContextManager[object]:
-        """What the module draws inside is that of `draws`."""
+    def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:
+        """What the module draws inside is keyed."""
         if not self.draws:
             return nullcontext()
         stack = ExitStack()
         if self._spelled_out:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(draws)
+        stack.enter_context(Draws(key, step))
         return stack
 
     def forward(self, state: Parameters, inputs: Tensor, noise: tuple[Tensor, Tensor | int] | None) -> Outputs:
@@ -171,7 +171,7 @@ class ModuleNetwork:
         self._caught.clear()
         casting = torch.autocast(inputs.device.type, self.autocast) if self.autocast else nullcontext()
         tensors = dict(state)
-        with casting, self.drawing(keyed(Draws(*noise), inputs)) if noise else nullcontext():
+        with casting, self.drawing(*noise) if noise else nullcontext():
             output = functional_call(self.module, tensors, (inputs,))
         if noise:
             # A forward may replace a buffer by another tensor, which `functional_call` then leaves in `tensors`. One of

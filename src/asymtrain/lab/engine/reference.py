@@ -31,7 +31,6 @@ from asymtrain.lab.data.augment import erase, mixing_weights
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import schedule, setup
-from asymtrain.lab.engine.draws import Draws
 from asymtrain.lab.engine.losses import MAIN
 from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.optimizer import decays
@@ -212,7 +211,7 @@ class _Loop:
         """Logits (B, C); at a step of training a module draws from the run's own streams."""
         if not isinstance(self.network, ModuleNetwork):
             return model(inputs)
-        with nullcontext() if step is None else self.network.drawing(Draws(self.keys["draws"][0], step)):
+        with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
             output = model(inputs)
         return read_logits(output)
 
