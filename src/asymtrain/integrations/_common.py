@@ -170,6 +170,14 @@ class OptimizerPart:
             handle.remove()
 
 
+def sharded_error(by: str, instead: str) -> UsageError:
+    """For trainers that shard the model, which nobody can attach to any more."""
+    return UsageError(
+        f"branches do not work in a model sharded by {by}: train with {instead}, or in a loop of your own with "
+        "fully_shard(WithBranches(model, branches))"
+    )
+
+
 def part_of(module: nn.Module, name: str = "") -> nn.Module:
     """The part of a module to attach to, out of what DDP and torch.compile put around it."""
     try:

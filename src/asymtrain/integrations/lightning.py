@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError, how_to_install
-from asymtrain.integrations._common import Adapter, part_of
+from asymtrain.integrations._common import Adapter, part_of, sharded_error
 
 try:
     from lightning.fabric.utilities import move_data_to_device
@@ -69,10 +69,7 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
             )
         strategy = type(trainer.strategy).__name__
         if any(kind in strategy for kind in ("FSDP", "DeepSpeed", "ModelParallel")):
-            raise UsageError(
-                f"branches do not work in a model sharded by {strategy}: train with strategy='ddp', or in a loop of "
-                "your own with fully_shard(WithBranches(model, branches))"
-            )
+            raise sharded_error(strategy, "strategy='ddp'")
         own = pl_module.training_step
         self.step_before = {name: step for name, step in vars(pl_module).items() if name == "training_step"}
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError, UsageWarning, how_to_install
-from asymtrain.integrations._common import Adapter
+from asymtrain.integrations._common import Adapter, sharded_error
 
 try:
     from accelerate.utils import send_to_device
@@ -202,7 +202,4 @@ def _refuse(trainer: Any) -> None:
         )
     sharded = [kind for kind in ("fsdp", "deepspeed") if getattr(trainer, f"is_{kind}_enabled", False)]
     if sharded:
-        raise UsageError(
-            f"branches do not work in a model sharded by {sharded[0]}: train with DDP (torchrun), or in a loop of your "
-            "own with fully_shard(WithBranches(model, branches))"
-        )
+        raise sharded_error(sharded[0], "DDP (torchrun)")
