@@ -97,11 +97,15 @@ class Adapter:
         if self.training is not None:
             self.training.step(min(progress, 1.0))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: the branches and their part of the optimizer, while they are on the model."""
         if self.training is None or self.part is None:
             return {}
         return {"branches": self.training.state_dict(), "optimizer": self.part.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        """Keep what a checkpoint had until the branches are attached; trainers add arguments of their own."""
+        self.restored = state_dict
 
     def strip(self) -> None:
         """Take the branches off, and out of the optimizer."""

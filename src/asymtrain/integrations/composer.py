@@ -94,12 +94,8 @@ class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optiona
         logger.log_metrics({f"loss/train/{name}": float(value) for name, value in logged.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {**super().state_dict(), **self.state()}
-
-    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
-        """Keep the state for the moment at which the branches are attached."""
-        self.restored = state
+        """What Composer asks of any algorithm, and the branches."""
+        return {**Algorithm.state_dict(self), **super().state_dict()}
 
 
 def _progress(state: Any) -> float:

@@ -118,14 +118,6 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
             vars(module).update(self.step_before)
             self.step_before = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """The branches' weights and their part of the optimizer while they are attached; nothing afterwards."""
-        return self.state()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state for the moment at which the branches are attached."""
-        self.restored = state_dict
-
     def with_auxiliary(self, trainer: Any, module: Any, output: Any, batch: Any) -> Any:
         """What `training_step` returned, with the auxiliary loss in its loss."""
         main = output["loss"] if isinstance(output, Mapping) else output

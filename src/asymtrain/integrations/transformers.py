@@ -186,7 +186,7 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
         """A checkpoint was written."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir() and self.training is not None:
-            torch.save(self.state(), folder / FILE)
+            torch.save(self.state_dict(), folder / FILE)
 
 
 def _refuse(trainer: Any) -> None:
