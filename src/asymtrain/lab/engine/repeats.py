@@ -72,11 +72,11 @@ def in_pieces(
     before = set(body[:end])
     if last := [node for node in operations if node in wanted and node not in before]:
         add([last])
-    given = [node for node in nodes if node.op == "placeholder"]
+    places = [node for node in nodes if node.op == "placeholder"]
     constants = {node: getattr(graph, str(node.target)) for node in nodes if node.op == "get_attr"}
 
     def call(*arguments: Tensor) -> list[Tensor]:
-        values = {**constants, **dict(zip(given, arguments, strict=True))}
+        values = {**constants, **dict(zip(places, arguments, strict=True))}
         for piece in pieces:
             made = piece.function(*(values[node] for node in piece.inputs))
             values.update(zip(piece.outputs, made, strict=True))
@@ -86,21 +86,21 @@ def in_pieces(
 
 
 def _needed_for(results: Iterable[fx.Node]) -> set[fx.Node]:
-    found, open_ = set(), list(results)
-    while open_:
-        node = open_.pop()
-        if node not in found:
-            found.add(node)
-            open_ += node.all_input_nodes
-    return found
+    needed, queue = set(), list(results)
+    while queue:
+        node = queue.pop()
+        if node not in needed:
+            needed.add(node)
+            queue += node.all_input_nodes
+    return needed
 
 
 def _stretches(body: Sequence[fx.Node], wanted: set[fx.Node], begin: int, end: int) -> Iterator[Blocks]:
     """Between these ends the blocks that save most operations, and those before and after them, in order."""
-    found = _longest([_token(node) for node in body[begin:end]])
-    if found is None:
+    longest = _longest([_token(node) for node in body[begin:end]])
+    if longest is None:
         return
-    first, last, size = found[0] + begin, found[1] + begin, found[2]
+    first, last, size = longest[0] + begin, longest[1] + begin, longest[2]
     choices = []
     for at in range(first, min(first + size, last - 2 * size + 1)):
         blocks = Blocks(at, size, (last - at) // size)
@@ -144,8 +144,7 @@ def _named(node: fx.Node, name: Callable[[fx.Node], str]) -> str:
 
 
 def _shapes(node: fx.Node) -> object:
-    shape = tree_map(lambda v: (tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v, node.meta.get("val"))
-    return shape
+    return tree_map(lambda v: (tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v, node.meta.get("val"))
 
 
 def _inputs(part: Sequence[fx.Node]) -> list[fx.Node]:
