@@ -40,6 +40,7 @@ def test_a_gain_at_less_than_full_length_is_said_as_such(epochs, verdict):
     result = answer(HELPS, plan=Plan(epochs, 4))
     assert result.verdict == verdict
     assert f" after {epochs} of 9 epochs with " in result.sentence
+    assert f"trained with batch 128, learning rate 0.001, {epochs} epochs and fp32" in result.sentence
     assert result.sentence.endswith("; gains usually shrink with longer training.")
     assert "more minute" in result.next_step
     assert result.snippet.startswith("# Not settled") == (verdict == "likely helps")

@@ -82,7 +82,8 @@ class Tuned:
     @property
     def evidence(self) -> str:
         """What the headline is from: the branches, the interval, how it was trained, and why this verdict."""
-        pairs, training = self.pairs, f"trained with {training_words(self.race.base)}"
+        pairs, base = self.pairs, self.race.base
+        training = f"trained with {training_words(base, pairs.epochs if pairs.n else base.epochs)}"
         if not pairs.n:
             return f"{self.reason} ({training})."
         counts = f"{_interval_words(pairs)}{counted(pairs.n, 'pair')}, {counted(self.test_images, 'test image')}"
@@ -184,10 +185,10 @@ class Tuned:
         return f"<Tuned, {self.verdict}: {self.sentence}>"
 
 
-def training_words(base: RunSpec) -> str:
+def training_words(base: RunSpec, epochs: int) -> str:
     """What decides a result, in the first line of every answer."""
     rate = f"learning rate {base.learning_rate:.3g}"
-    return f"batch {base.batch}, {rate}, {counted(base.epochs, 'epoch')} and {base.precision}"
+    return f"batch {base.batch}, {rate}, {counted(epochs, 'epoch')} and {base.precision}"
 
 
 def plan_words(question: Question, plan: Plan, timing: Timing) -> str:
@@ -374,7 +375,7 @@ def _facts(result: Tuned) -> dict[str, str]:
     seeds = f"Pairs from {PAIR_SEED} on, the race from {RACE_SEED} on, its confirmation from {FRESH_SEED} on."
     return {
         **({"Command": result.command} if result.command else {}),
-        "Training": f"{training_words(result.race.base)}, adamw",
+        "Training": f"{training_words(result.race.base, result.race.base.epochs)}, adamw",
         "Layers": ", ".join(result.layers),
         "Time": time_words(result),
         "Seeds": seeds,
