@@ -20,7 +20,7 @@ def _own_state():
     GradientState._reset_state()
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("accumulate", [2, 3])
 def test_a_loop_of_accelerate_trains_what_a_loop_by_hand_trains(accumulate):
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     model, alone = seeded(Net), seeded(Net)

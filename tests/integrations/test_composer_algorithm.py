@@ -68,13 +68,12 @@ def fit(model, *algorithms, epochs="2ep", again=None, loader=None, **options):
 
 
 @pytest.mark.parametrize("kind", ["tensor", "dict", "tuple"])
-@pytest.mark.parametrize("strength", [0.5, Falling(2.0)])
-def test_it_trains_what_a_loop_by_hand_trains(strength, kind):
+def test_outputs_of_any_kind_train_what_a_loop_by_hand_trains(kind):
     model, alone = Wrapped(), seeded(Net)
     model.kind = kind
-    added = Branches(strength=strength, **AT)
+    added = Branches(strength=0.5, **AT)
     trainer = fit(model, added)
-    by_hand(alone, strength=strength)
+    by_hand(alone, strength=0.5)
     for name, value in alone.state_dict().items():
         torch.testing.assert_close(model.net.state_dict()[name], value)
     assert added.branches.stripped

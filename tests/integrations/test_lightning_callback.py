@@ -92,11 +92,11 @@ def _remarks():
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"accumulate": 2}, {"bf16": True}, {"head": Parallel(2, activation="all")}, {"strength": Falling(2.0)}],
+    [{}, {"accumulate": 2}, {"bf16": True}, {"head": Parallel(2, activation="all")}],
     ids=str,
 )
 def test_it_trains_what_a_loop_by_hand_trains(settings):
-    options = {name: value for name, value in settings.items() if name in ("head", "strength")}
+    options = {name: value for name, value in settings.items() if name == "head"}
     more = {"precision": "bf16-mixed"} if "bf16" in settings else {}
     module, added = Module(), callback(**options)
     run = trainer(added, accumulate_grad_batches=settings.get("accumulate", 1), **more)

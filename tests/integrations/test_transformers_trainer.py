@@ -92,14 +92,13 @@ def trainer_of(model, folder, options=None, **more):
 
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize("kind", [Counting, pytest.param(Averaged, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}, {"strength": Falling(2.0)}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}], ids=str)
 def test_it_trains_what_a_loop_by_hand_trains(settings, kind, tmp_path):
     accumulate = settings.get("accumulate", 1)
     options = {"gradient_accumulation_steps": accumulate, "max_steps": 12 // accumulate,
                "bf16": settings.get("bf16", False)}  # fmt: skip
     model, alone = seeded(kind), seeded(Net)
-    more = {"strength": settings["strength"]} if "strength" in settings else {}
-    trainer, added = trainer_of(model, tmp_path, options, **more)
+    trainer, added = trainer_of(model, tmp_path, options)
     trainer.train()
     wanted = by_hand(alone, **settings)
     assert_same_bits(model, alone)

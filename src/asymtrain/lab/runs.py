@@ -215,11 +215,6 @@ def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in values.items()}
 
 
-# Made once: a union or a generic type that is written where it is compared is made anew at each of thousands of specs.
-_WHOLE_OR_NONE = {name for name, kind in _TYPES.items() if kind == int | None}
-_TEXTS = {name for name, kind in _TYPES.items() if kind == tuple[str, ...]}
-_NO_NUMBERS, _SEQUENCES = (bool, str), (list, tuple, range)
-_EXACT = 2**53  # whole numbers up to here are floats too
 _LITERALS = {name: get_args(kind) for name, kind in _TYPES.items() if get_origin(kind) is Literal}
 AUXILIARY = (
     "at", "layers", "pool", "layout", "head", "redundancy", "activation", "alpha", "class_reduction",
@@ -279,16 +274,14 @@ def _normalised(name: str, value: Any) -> Any:
         return _normalise_options(name, value)
     if kind is float:
         return _number(name, value)
-    if kind is int or (name in _WHOLE_OR_NONE and value is not None):
-        if type(value) is int and abs(value) <= _EXACT:
-            return value
+    if kind is int or (kind == int | None and value is not None):
         number = _number(name, value)
         if not number.is_integer():
             raise UsageError(f"{name} must be a whole number, got {value!r}")
         return int(value)  # not int(number): a float holds 53 bits
     if kind is str and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, got {value!r}")
-    if name in _TEXTS:
+    if kind == tuple[str, ...]:
         names = (value,) if isinstance(value, str) else value
         if not isinstance(names, list | tuple) or not all(isinstance(item, str) and item for item in names):
             raise UsageError(f"{name} must be a list of names, got {value!r}")
@@ -299,7 +292,7 @@ def _normalised(name: str, value: Any) -> Any:
 def _number(name: str, value: object) -> float:
     """As a float; numpy's scalars are numbers too, True and "1" are not."""
     try:
-        if isinstance(value, _NO_NUMBERS):
+        if isinstance(value, bool | str):
             raise TypeError
         number = float(value) + 0.0  # type: ignore[arg-type]  # -0.0 becomes 0.0
     except (TypeError, ValueError, OverflowError):
@@ -320,9 +313,9 @@ def _normalise_options(name: str, options: Any) -> Options:
 
 
 def _plain_value(name: str, value: Any) -> Value:
-    if isinstance(value, _NO_NUMBERS) or (type(value) is int and abs(value) <= _EXACT):
+    if isinstance(value, bool | str):
         return value
-    if isinstance(value, _SEQUENCES):
+    if isinstance(value, list | tuple | range):
         return tuple(_plain_value(name, item) for item in value)  # type: ignore[misc]
     number = _number(name, value)
     return int(value) if number.is_integer() else number

@@ -151,6 +151,7 @@ def tune(
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import write_tuned
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
+    store = output.store_path
     with redirect_stdout(sys.stderr):  # a function that builds a model may print, and stdout is for the answer
         base, opening = chosen.base_spec(settings, effort.data_root, minutes=None if effort.minutes else minutes)
         output.check()
@@ -158,14 +159,12 @@ def tune(
         tracker = tracks.open(output.out)
         named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
         question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
-    store = output.store_path
-    with redirect_stdout(sys.stderr), watch.opened(store), progress_display([*opening, *lines]) as display:
-        where = {"store": store, "out": output.out, **effort.where()}
-        result = run_question(question, display, tracker=tracker, begun=begun, **where)
-    if result.interrupted:  # first, as the page takes a second or two
-        stderr().print(str(result))
-    result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
-    with redirect_stdout(sys.stderr):
+        with watch.opened(store), progress_display([*opening, *lines]) as display:
+            where = {"store": store, "out": output.out, **effort.where()}
+            result = run_question(question, display, tracker=tracker, begun=begun, **where)
+        if result.interrupted:  # first, as the page takes a second or two
+            stderr().print(str(result))
+        result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
         files = {**write_tuned(output.out, result), "store": store}
     show(result, files, json=output.json)
     if result.interrupted:

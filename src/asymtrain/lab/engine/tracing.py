@@ -131,7 +131,7 @@ def record_evaluation(
             graph = make_fx(forward)(values, own, images[0])
             pieces = in_pieces(graph, lambda piece, _: compiled(piece))
             same = _all_close([forward(values, own, images[0])], [graph(values, own, images[0])], _SAME)
-    except Exception as problem:  # as above
+    except Exception as problem:  # as in `record`
         if is_out_of_memory(problem):
             raise
         return None
