@@ -92,11 +92,6 @@ def small(classes):
     return Small(classes)
 
 
-def as_written(function):
-    """In place of a compiler."""
-    return function
-
-
 def network_of(model):
     torch.manual_seed(0)
     return ModuleNetwork(model(5), 5, torch.randn(4, 3, 8, 8))
@@ -114,7 +109,7 @@ def test_a_record_gives_outputs_buffers_and_gradients_of_the_forward():
     network = network_of(Small)
     assert needs_record(network)
     given = given_to(network)
-    recorded = record(network, *given, as_written)
+    recorded = record(network, *given)
     kept = given_to(network)[2].buffers
     assert all(torch.equal(value, kept[name]) for name, value in given[2].buffers.items())  # recording changes nothing
     results = []
@@ -130,7 +125,7 @@ def test_a_record_gives_outputs_buffers_and_gradients_of_the_forward():
 @pytest.mark.parametrize("model", [PartlyFixed, Signs, Hooked], ids=lambda model: model.__name__)
 def test_what_a_record_cannot_hold_is_not_recorded(model):
     network = network_of(model)
-    assert record(network, *given_to(network), as_written) is None
+    assert record(network, *given_to(network)) is None
 
 
 def test_a_record_without_room_is_no_answer():
@@ -138,7 +133,7 @@ def test_a_record_without_room_is_no_answer():
     network = network_of(Full)
     network.module.full = True
     with pytest.raises(torch.OutOfMemoryError):
-        record(network, *given_to(network), as_written)
+        record(network, *given_to(network))
 
 
 def test_fewer_images_than_a_batch_are_recorded_as_a_whole_one():
@@ -147,9 +142,7 @@ def test_fewer_images_than_a_batch_are_recorded_as_a_whole_one():
     stack = Stack([spec], patterns(size=80), strategy="side_by_side")
     assert stack.data.size < spec.batch
     _, images, training = given_to(stack.network)
-    logits, _ = stack._record(1, as_written)(
-        stack.parameters.views(stack.weights), images.repeat(1, 2, 1, 1, 1)[:, :16], training
-    )
+    logits, _ = stack._record(1)(stack.parameters.views(stack.weights), images.repeat(1, 2, 1, 1, 1)[:, :16], training)
     assert logits.shape[:2] == (1, 16)
 
 
@@ -219,7 +212,7 @@ class Normalised(Tokens):
 @pytest.mark.parametrize(("model", "batched"), [(Tokens, True), (Normalised, False)], ids=["tokens", "normalised"])
 def test_what_several_runs_are_recorded_for(model, batched):
     network = ModuleNetwork(model(5), 5, torch.randn(4, 3, 8, 8), at=["blocks.1"], layout="BTD")
-    assert (record(network, *given_to(network), as_written, runs=2) is not None) == batched
+    assert (record(network, *given_to(network), runs=2) is not None) == batched
 
 
 def tokens(classes):

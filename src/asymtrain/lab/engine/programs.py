@@ -21,8 +21,7 @@ from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunctio
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_, average_, clipped
 from asymtrain.lab.engine.parameters import alignment_sums
-from asymtrain.lab.engine.repeats import Compiler
-from asymtrain.lab.engine.tracing import Recorded, batches, needs_record, record_evaluation
+from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
 from asymtrain.models import Outputs, Parameters
 
 _COMPILED: dict[tuple[object, ...], Any] = {}
@@ -87,7 +86,7 @@ class ModuleParts:
     shape: tuple[object, ...]  # all that they depend on
     loss: StackLoss
     kinds: Sequence[Kind]  # of each run
-    record: Callable[[int, Compiler], Recorded | None]  # the compiled forward in training of so many runs
+    record: Callable[[int], Recorded | None]  # of a forward in training of so many runs, for a module that needs one
 
     @property
     def network(self) -> ModuleNetwork:
@@ -110,25 +109,18 @@ class ModuleParts:
     def forward(self) -> Any:
         """Logits of one run in evaluation."""
         network = self.network  # by itself: compiled code is cached, and must not keep a stack alive
-        shape = self.shape
-
-        def stacked(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
-            return network.stacked(parameters, images, buffers=buffers)[0]
 
         def logits(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
-            key = ("recorded forward", images.shape, *shape)
-            if key not in _COMPILED:
-                recorded = record_evaluation(network, parameters, images, buffers, _compile)
-                _COMPILED[key] = recorded or _compiled(("forward", *shape), stacked, partial(network.set_mode, False))
-            return _COMPILED[key](parameters, images, buffers)
+            return network.stacked(parameters, images, buffers=buffers)[0]
 
-        return logits
+        return _compiled(("forward", *self.shape), logits, partial(network.set_mode, False))
 
     def _together(self, runs: int) -> Any:
         """The forward of several runs, None where they cannot be batched."""
         key = ("together", runs, *self.shape)
         if key not in _COMPILED:
-            _COMPILED[key] = self.record(runs, _compile) if batches(self.network) else None
+            recorded = self.record(runs) if batches(self.network) else None
+            return _COMPILED.setdefault(key, None) if recorded is None else _compiled(key, recorded)
         return _COMPILED[key]
 
     def _outputs(self) -> Any:
@@ -141,11 +133,10 @@ class ModuleParts:
         key = ("outputs", *self.shape)
         if key in _COMPILED:
             return _COMPILED[key]
-        recorded = self.record(1, _compile) if needs_record(network) else None
-        if recorded is None and not network.draws:
-            return _compiled(key, stacked, partial(network.set_mode, True))
-        # The compiler cannot see into keyed draws.
-        return _COMPILED.setdefault(key, recorded or stacked)
+        recorded = self.record(1) if needs_record(network) else None
+        if recorded is None and network.draws:
+            return _COMPILED.setdefault(key, stacked)  # the compiler cannot see into keyed draws
+        return _compiled(key, recorded or stacked, partial(network.set_mode, True))
 
     def _of_outputs(self, loss: StackLoss, size: int) -> Any:
         return _compiled(("of outputs", size, loss.settings, self.network.widths, *self.shape), loss.of_outputs)
@@ -232,7 +223,11 @@ def _compiled(key: tuple[object, ...], function: Callable[..., Any], prepare: Ca
     mode nobody else sets.
     """
     if key not in _COMPILED:
-        compiled = _compile(function)
+
+        def wrapped(*arguments: Any) -> Any:  # `function` is the guard that keeps the compiled forms apart
+            return function(*arguments)
+
+        compiled = torch.compile(wrapped, dynamic=False)
 
         def prepared(*arguments: Any) -> Any:
             prepare()
@@ -240,10 +235,3 @@ def _compiled(key: tuple[object, ...], function: Callable[..., Any], prepare: Ca
 
         _COMPILED[key] = prepared
     return _COMPILED[key]
-
-
-def _compile(function: Callable[..., Any]) -> Any:
-    def wrapped(*arguments: Any) -> Any:  # `function` is the guard that keeps the compiled forms apart
-        return function(*arguments)
-
-    return torch.compile(wrapped, dynamic=False)

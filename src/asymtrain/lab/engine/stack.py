@@ -26,7 +26,6 @@ from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments, decays
 from asymtrain.lab.engine.parameters import FlatParameters, is_branch, layers_of, parameter_count, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
-from asymtrain.lab.engine.repeats import Compiler
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.engine.tracing import Recorded, record
@@ -348,14 +347,14 @@ class Stack:
         parts = ModuleParts(own, self.loss, kinds_of(self.specs), self._record)
         return programs.compiled(key, gather=batched, module=parts)
 
-    def _record(self, runs: int, compiled: Compiler) -> Recorded | None:
-        """The compiled forward of so many runs, recorded on a batch of the first one's images."""
+    def _record(self, runs: int) -> Recorded | None:
+        """The forward of so many runs, recorded on a batch of the first one's images."""
         assert isinstance(self.network, ModuleNetwork)
         # A whole batch also where there are fewer images: a stack that has more gets the same record.
         chosen = torch.arange(self.data.batch, device=self.device) % self.data.train.shape[1]
         images = self.data.chunk(self.data.images, self.data.train[:, chosen])[:1]
         training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
-        return record(self.network, self.parameters.views(self.weights[:1]), images, training, compiled, runs=runs)
+        return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)
 
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""

@@ -23,7 +23,6 @@ from torch.utils._pytree import tree_map
 from asymtrain.lab.devices import is_out_of_memory
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.parameters import stack_aligned
-from asymtrain.lab.engine.repeats import Compiler, in_pieces
 from asymtrain.models import Outputs, Parameters
 
 aten = torch.ops.aten
@@ -46,15 +45,9 @@ def batches(network: ModuleNetwork) -> bool:
 
 
 def record(
-    network: ModuleNetwork,
-    parameters: Parameters,
-    images: Tensor,
-    training: Training,
-    compiled: Compiler,
-    *,
-    runs: int = 1,
+    network: ModuleNetwork, parameters: Parameters, images: Tensor, training: Training, *, runs: int = 1
 ) -> Recorded | None:
-    """The compiled forward of a stack of so many runs, recorded on one; None where a graph cannot stand for it.
+    """The forward of a stack of so many runs, recorded on a stack of one; None where a graph cannot stand for it.
 
     Nothing that is given changes.
     """
@@ -84,6 +77,10 @@ def record(
             raise  # half of the stack may have room for it
         return None
 
+    def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
+        values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in buffer_names]
+        return _for_all(graph)(values, buffers, images, training.keys, training.step)
+
     def alone(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
         # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
         values = [parameters[name].squeeze(0) for name in names]
@@ -91,59 +88,7 @@ def record(
         logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
         return logits[None], [feature[None] for feature in features]
 
-    def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
-        values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in buffer_names]
-        if pieces is None:
-            return _for_all(graph)(values, buffers, images, training.keys, training.step)
-        logits, *features = pieces(*values, *buffers, images, training.keys, training.step)
-        return logits, features
-
-    if runs == 1:
-        return compiled(alone)
-    *_, step = (node for node in graph.graph.nodes if node.op == "placeholder")
-
-    def of_all(piece: fx.GraphModule, inputs: Sequence[fx.Node]) -> Callable[..., Any]:
-        """A piece for several runs at once, which share the step and constants."""
-        return compiled(vmap(piece, tuple(None if node is step or node.op == "get_attr" else 0 for node in inputs)))
-
-    pieces = in_pieces(graph, of_all)
-    return compiled(together) if pieces is None else together
-
-
-def record_evaluation(
-    network: ModuleNetwork, parameters: Parameters, images: Tensor, buffers: Parameters, compiled: Compiler
-) -> Callable[[Parameters, Tensor, Parameters], Tensor] | None:
-    """Logits of one run in evaluation, compiled in pieces; None where nothing repeats, or a graph cannot stand for it.
-
-    The compiler takes tens of seconds to follow the code of a deep module.
-    """
-    names, buffer_names = sorted(network.trained), sorted(buffers)
-
-    def forward(values: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        state = {**dict(zip(names, values, strict=True)), **dict(zip(buffer_names, buffers, strict=True))}
-        return network.forward(state, inputs, None)[0]
-
-    if not batches(network):
-        return None  # a record of batch normalisation and convolutions is no better than the code
-    values, own = [parameters[name][0] for name in names], [buffers[name][0] for name in buffer_names]
-    try:
-        with torch.no_grad():
-            graph = make_fx(forward)(values, own, images[0])
-            pieces = in_pieces(graph, lambda piece, _: compiled(piece))
-            same = _all_close([forward(values, own, images[0])], [graph(values, own, images[0])], _SAME)
-    except Exception as problem:  # as in `record`
-        if is_out_of_memory(problem):
-            raise
-        return None
-
-    if pieces is None or not same:
-        return None
-
-    def logits(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
-        values = [parameters[name][0] for name in names] + [buffers[name][0] for name in buffer_names]
-        return pieces(*values, images[0])[0][None]
-
-    return logits
+    return together if runs > 1 else alone
 
 
 def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
