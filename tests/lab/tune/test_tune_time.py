@@ -1,5 +1,6 @@
 """What tune makes of its time, on machines that are invented: a clock that training alone moves."""
 
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from tune_examples import BASE, FAIR, GOOD, invented
 from asymtrain.lab import devices, executors, machine
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.tune import ALTERNATIVES, Question, run_tune, running
+from asymtrain.lab.tune.rule import RULE
 from asymtrain.lab.tune.running import Stopwatch
 
 
@@ -21,6 +23,8 @@ class Machine:
     start: float  # of a stack, of a size that was not trained before
     again: float = 1.0  # of any other
     cores: int = 0  # none: a GPU
+    slower_from: float = math.inf  # the time from which others use it too, and an epoch takes
+    slower: int = 2  # times as long
     now: float = 0.0
 
     def execute(self, specs, minutes, progress, gains, sizes, **_):
@@ -34,7 +38,7 @@ class Machine:
             for epoch in range(1, members[0].epochs + 1):
                 for _ in range(10):  # reports come within an epoch too
                     progress(Progress(len(specs), 0, 0, done, 0.0, None, epochs_here=done))
-                    self.now += self.epoch * len(members) / 10
+                    self.now += self.epoch * len(members) / 10 * (self.slower if self.now >= self.slower_from else 1)
                 for _ in members:
                     done += 1
                     progress(Progress(len(specs), 0, 0, done, 0.0, None, epochs_here=done))
@@ -95,6 +99,24 @@ def test_while_the_answer_is_open_at_least_nine_tenths_are_used_and_never_more_t
     result, _, used = tune_on(replace(where), minutes, {GOOD: 0.0}, FAIR)
     assert 0.9 <= used <= 1, (used, result.timing, result.race.plan)
     assert result.race.missing
+
+
+@pytest.mark.parametrize(
+    "others", [{"slower_from": 120}, {"slower_from": 160, "slower": 4}], ids=["from the first epoch on", "later"]
+)
+def test_a_gpu_that_others_use_too_answers_with_shorter_pairs(others, tune_on):
+    result, stages, used = tune_on(replace(GPU, **others), 8, {GOOD: 0.06})
+    assert stages[:5] == ["Timing", "Plan", "Pairs", "Slower than timed", "Plan"]
+    assert RULE.timing_epochs < result.pairs.epochs < 30
+    assert result.pairs.n >= 3
+    assert result.race.plan.epochs == result.pairs.epochs
+    assert used <= 1
+
+
+def test_pairs_that_are_slower_and_still_end_in_time_go_on(tune_on):
+    result, stages, _ = tune_on(replace(GPU, slower_from=300), 8, {GOOD: 0.06})
+    assert "Slower than timed" not in stages
+    assert result.pairs.epochs == 30
 
 
 def test_an_epoch_that_takes_longer_than_there_is_does_not_hold_up_the_answer(tune_on):

@@ -15,6 +15,7 @@ from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
+from asymtrain.lab.statistics.sequential import LEAST
 from asymtrain.lab.store import failure_reasons, stored_runs
 from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.answer import Tuned, plan_words
@@ -139,6 +140,10 @@ class _TimeIsOver(BaseException):
     """Ends a training in the middle of a long epoch; it is no `Exception`, which a stack takes for its own failure."""
 
 
+class _TooSlow(BaseException):
+    """Ends pairs that would not be finished in time, since a machine that others use too became slower."""
+
+
 @dataclass
 class _Work:
     """The runs of a question, trained until it is answered or its time is over."""
@@ -195,18 +200,28 @@ class _Work:
                     self.on_stage(stage_words(race))
                 stage = race.stage
                 tried_ids.update(spec.id for spec in specs)
-                watch = self.train(specs, race)
+                try:
+                    watch = self.train(specs, race)
+                except _TooSlow:
+                    self.on_stage("Slower than timed: the pairs begin anew, with fewer epochs")
+                    stage = ""
+                    self._make_plan(out)
+                    continue
                 self.runs |= _read_runs(self.where["store"], specs)  # a stack may have ended with more than decided it
                 self.timing = watch.timing(len(specs)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
                 if self.timing is None:
                     return
-                plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
-                self._follow(plan, out)
-                self.on_stage(plan_words(self.question, plan, self.timing))
+                self._make_plan(out)
             elif not specs:
                 return
+
+    def _make_plan(self, out: Path | None) -> None:
+        assert self.timing is not None
+        plan = make_plan(self.timing, self.seconds_left, self.question.base.epochs)
+        self._follow(plan, out)
+        self.on_stage(plan_words(self.question, plan, self.timing))
 
     def _follow(self, plan: Plan, out: Path | None) -> None:
         """Keep a plan, also for the next call."""
@@ -247,6 +262,24 @@ class _Work:
         start = 0.0 if len(specs) == 2 * self.batch else self.timing.start
         return start + self.timing.epoch * epochs * len(specs)
 
+    def _check_speed(self, race: Race, watch: Stopwatch, runs: int, done: int) -> None:
+        """Leave the first pairs where, at the speed of their own epochs, they would not be finished in time.
+
+        So many epochs of these runs are done. Pairs of fewer epochs begin instead, if they are longer than those that
+        were timed.
+        """
+        measured = watch.timing(runs)
+        if self.timing is None or measured is None or done < 2 * runs:  # the first epoch has the start in it
+            return
+        if race.plan is None or race.stage != "pairs" or race.first.epochs == race.plan.epochs:
+            return
+        ahead = measured.epoch * (2 * max(LEAST, self.batch) * race.plan.epochs - done)
+        timing = replace(self.timing, epoch=measured.epoch)
+        shorter = make_plan(timing, self.seconds_left, race.plan.epochs).epochs
+        if ahead > self.seconds_left + ENDING * self.limit and RULE.timing_epochs < shorter < race.plan.epochs:
+            self.timing = timing
+            raise _TooSlow
+
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
         """Add the runs of these specs; stop where the stage is decided before all of them have come."""
         from asymtrain.lab import executors
@@ -258,6 +291,7 @@ class _Work:
                 raise _TimeIsOver
             self.note = state.note or self.note
             watch.update(state.epochs_here)
+            self._check_speed(race, watch, len(specs), state.epochs_done)
             self.progress(
                 state if self.seconds_left == math.inf else replace(state, seconds_left=max(0.0, self.seconds_left))
             )
