@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asymtrain.branches import Branches, attach
+
 CLASSES = 5
 BATCH = 3
 
@@ -211,6 +213,15 @@ def build(case: Case, seed: int = 0) -> tuple[nn.Module, Any]:
     """The same model and sample for the same seed."""
     torch.manual_seed(seed)
     return case.build(), case.sample()
+
+
+def attached(
+    model: nn.Module | None = None, x: Tensor | None = None, **options: Any
+) -> tuple[nn.Module, Tensor, Branches]:
+    """A model, a batch, and branches on the model: by default on both activations of `mlp`."""
+    model = mlp() if model is None else model
+    x = rows() if x is None else x
+    return model, x, attach(model, x, **{"classes": CLASSES, "at": ["1", "3"], **options})
 
 
 def hooks_in(model: nn.Module) -> list[object]:

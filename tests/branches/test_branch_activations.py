@@ -89,14 +89,6 @@ def attached(activation: str, redundancy: int = N) -> tuple[nn.Module, Branches]
     return model, attach(model, rows(), CLASSES, at=["1", "3"], head=Parallel(redundancy, activation=activation))
 
 
-@pytest.mark.parametrize(("activation", "live"), [("last", 1), ("all", N)])
-def test_parameters_are_the_live_weights_only(activation: str, live: int) -> None:
-    _, branches = attached(activation)
-    assert sum(parameter.numel() for parameter in branches.parameters()) == live * CLASSES * (8 + 6)
-    assert branches.num_weights() == N * CLASSES * (8 + 6)
-    assert all(parameter.requires_grad for parameter in branches.parameters())
-
-
 def test_idle_branches_take_part_in_nothing_but_the_state() -> None:
     model, branches = attached("last", redundancy=50)
     before = {name: buffer.clone() for name, buffer in branches.named_buffers()}

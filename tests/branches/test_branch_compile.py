@@ -135,21 +135,6 @@ def test_model_and_branches_in_one_graph(activation: str) -> None:
     assert_same_gradients(branches, reference)
 
 
-def test_a_whole_compiled_training_step() -> None:
-    model, branches, x = pair("mlp")
-    eager, reference, _ = pair("mlp")
-
-    @torch.compile(backend=BACKEND, fullgraph=True)
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(model(x), y) + branches.loss(y)
-
-    for _ in range(2):
-        loss(x, targets()).backward()
-        step(eager, reference, x)
-    assert_same_gradients(model, eager)
-    assert_same_gradients(branches, reference)
-
-
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_logits_of_one_product_are_brought_together_once(activation: str) -> None:
     """A compiler makes a kernel of each part that is copied: rows and weights are, and then nothing."""

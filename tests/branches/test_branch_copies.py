@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows, targets
+from branch_zoo import CLASSES, assert_same_bits, attached, bits_of, hooks_in, mlp, rows, targets
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -21,8 +21,7 @@ AT = ["1", "3"]
 
 
 def test_ema_of_the_model() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     for _ in range(3):
@@ -107,16 +106,14 @@ def test_an_export_of_an_attached_model_is_that_of_the_model(options: dict[str, 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
 def test_an_attached_model_can_be_traced() -> None:
     """torch.jit.trace calls the model several times, and compares what it did."""
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached(mlp().eval())
     model(x)  # tells that outputs with gradients can be held; the trace is compared with one without gradients
     assert torch.equal(torch.jit.trace(model, (x,))(x), model(x))
     branches.strip()
 
 
 def test_clean_takes_live_hooks_off() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     model(x)
     clean(nn.Sequential(model))
     assert not hooks_in(model)
@@ -141,8 +138,7 @@ def test_copies_of_a_model_whose_forward_has_another_name(tmp_path: Path) -> Non
 
 
 def test_a_saved_model_loads_where_asymtrain_is_not_installed(tmp_path: Path) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached(mlp().eval())
     torch.save((model, x, model(x)), tmp_path / "model.pt")
     code = (
         "import sys, torch; sys.modules['asymtrain'] = None\n"
@@ -154,8 +150,7 @@ def test_a_saved_model_loads_where_asymtrain_is_not_installed(tmp_path: Path) ->
 
 
 def test_a_copy_of_branches_is_on_no_model() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
+    model, x, branches = attached(head=Parallel(3))
     model(x)
     for twin in (copy.deepcopy(branches), pickle.loads(pickle.dumps(branches))):
         assert_same_bits(bits_of(twin), bits_of(branches))
@@ -195,8 +190,7 @@ def test_copies_of_the_pair_are_whole() -> None:
 
 
 def test_a_copy_of_a_stripped_pair_stays_stripped() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     net = WithBranches(model, branches)
     branches.strip()
     twin = copy.deepcopy(net)

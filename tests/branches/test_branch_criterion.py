@@ -1,10 +1,4 @@
-"""`branches.criterion` and `WithLoss`: the sum that a loop by hand takes, soft targets, several processes."""
-
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+"""`branches.criterion` and `WithLoss`: the sum that a loop by hand takes, soft targets."""
 
 import pytest
 import torch
@@ -143,58 +137,3 @@ def test_a_model_that_returns_no_loss_is_refused() -> None:
     branches = attach(model, (x, y), CLASSES, at="blocks.*")
     with pytest.raises(UsageError, match=r"a Tensor without a loss: .*branches.criterion\(loss_fn\)"):
         WithLoss(model, branches)(x, y)
-
-
-RANKS = """
-import sys
-
-import torch
-import torch.distributed as dist
-from test_branch_criterion import CLASSES, Net, attach, batch
-from torch.nn import CrossEntropyLoss
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank, ranks = dist.get_rank(), dist.get_world_size()
-x, y = batch()
-model = Net("logits")
-branches = attach(model, x, CLASSES, at="blocks.*", strength=2.0)
-criterion = branches.criterion(CrossEntropyLoss())
-optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.5)
-net = DDP(model)
-for _ in range(3):
-    optimizer.zero_grad()
-    output, y_own = net(x[rank::ranks]), y[rank::ranks]
-    (0.75 * criterion(output, y_own) + 0.25 * criterion(output, y_own)).backward()  # as mixup has two targets
-    optimizer.step()
-branches.strip(optimizer)
-torch.save([model.state_dict(), branches.state_dict()], f"{sys.argv[1]}/{ranks}.{rank}.pt")
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
-    """The model alone is in DDP, as in torchvision's references; the branches are equal on both ranks."""
-    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
-        environment["GLOO_SOCKET_IFNAME"] = "lo"
-    for ranks in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        more = [{"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_PORT": port} for rank in range(ranks)]
-        started = [
-            subprocess.Popen([sys.executable, "-c", RANKS, str(tmp_path)], env=environment | one, stderr=-1)
-            for one in more
-        ]
-        for process in started:
-            _, error = process.communicate(timeout=120)
-            assert process.returncode == 0, error[-2000:]
-    one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1.0", "2.0", "2.1"))
-    for whole, left, right in zip(one, first, second, strict=True):
-        for name, value in whole.items():
-            torch.testing.assert_close(left[name], value, atol=1e-5, rtol=1e-4)
-            assert torch.equal(left[name], right[name])

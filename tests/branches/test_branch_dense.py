@@ -157,11 +157,6 @@ def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, mess
         at_pixels(unet).loss(y)
 
 
-def test_a_pooled_layer_says_how_positions_are_kept(unet: tuple[nn.Module, Tensor]) -> None:
-    with pytest.raises(UsageError, match="pool='none'"):
-        at_pixels(unet, pool="mean").loss(masks(2, 8, 6))
-
-
 def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
     model, _ = language
     x = torch.randint(VOCABULARY, (2, 7))  # a class token, and 3 x 2 patches
@@ -457,18 +452,6 @@ def test_ones_own_objective_sees_the_usual_shapes(unet: tuple[nn.Module, Tensor]
     y = masks(2, 8, 6)
     assert torch.allclose(branches.loss(y), by_name.loss(y))
     assert torch.allclose(branches.accuracies(y)["middle"], by_name.accuracies(y)["middle"])
-
-
-def test_branches_that_keep_positions_leave_the_model_alone(unet: tuple[nn.Module, Tensor]) -> None:
-    model, x = unet
-    before = model(x)
-    branches = attach(model, x, C, at="*", objective="softmax", head=Parallel(2), pool=Dense("logits"))
-    assert torch.equal(model(x), before)
-    branches.loss(masks(2, 8, 6)).backward()
-    assert all(parameter.grad is not None for parameter in (*model.down.parameters(), *branches.parameters()))
-    branches.strip()
-    assert torch.equal(model(x), before)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 BERT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets, vit
+from branch_zoo import CLASSES, Cnn, attached, images, mlp, rows, targets, vit
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
@@ -37,8 +37,7 @@ def assert_distilled(branches: Branches, output: Tensor, **options: object) -> N
 
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_the_models_own_logits_are_the_second_target(activation: str) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, objective="distill", head=Parallel(2, activation=activation))
+    model, x, branches = attached(mlp().eval(), objective="distill", head=Parallel(2, activation=activation))
     for batch in (x, rows()):
         assert_distilled(branches, model(batch))
     output = model(x)
@@ -50,8 +49,7 @@ def test_the_models_own_logits_are_the_second_target(activation: str) -> None:
 
 
 def test_settings_of_ones_own() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, objective=Distill(temperature=1, share=1), strength=1)
+    model, x, branches = attached(mlp().eval(), objective=Distill(temperature=1, share=1), strength=1)
     output = model(x)
     other = branches.logits()
     found = [
@@ -83,8 +81,7 @@ def test_the_model_itself_is_a_layer_beside_its_answers() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_compiled(whole: bool) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, objective="distill")
+    model, x, branches = attached(mlp().eval(), objective="distill")
     model(x)
     wanted = F.cross_entropy(model(x), targets()) + branches.loss(targets())
     gradients = torch.autograd.grad(wanted, [*model.parameters(), *branches.parameters()])
@@ -107,8 +104,7 @@ def test_compiled(whole: bool) -> None:
 
 
 def test_under_autocast(bfloat16_on_any_cpu: None) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, objective="distill")
+    model, x, branches = attached(mlp().eval(), objective="distill")
     with torch.autocast("cpu", torch.bfloat16):
         output = model(x)
         assert output.dtype == torch.bfloat16
@@ -127,8 +123,7 @@ def test_answers_in_a_container_and_of_maps() -> None:
 
 
 def test_rows_that_do_not_count() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, objective=Distill(ignore_index=9), strength=1)
+    model, x, branches = attached(mlp().eval(), objective=Distill(ignore_index=9), strength=1)
     model(x)
     kept = targets().clone()
     kept[1] = 9

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from branch_zoo import CLASSES, mlp, rows
 
-from asymtrain.branches import Parallel, attach, draw_branches, module_heads
+from asymtrain.branches import draw_branches, module_heads
 
 
 @pytest.mark.parametrize("classes", [3, 10])
@@ -54,10 +53,3 @@ def test_branches_are_keyed_from_the_last() -> None:
         assert torch.equal(long[-2:], short)
     # Nor do they depend on the layers after them.
     assert torch.equal(draw_branches(0, [6], 3, 2)[0], few[0])
-
-
-def test_attach_uses_this_draw() -> None:
-    branches = attach(mlp(), rows(), CLASSES, at=["1", "3"], head=Parallel(4), seed=5)
-    drawn = draw_branches(5, [8, 6], CLASSES, 4)
-    assert all(torch.equal(branches.head(name).weights, one) for name, one in zip(branches.layers, drawn, strict=True))
-    assert torch.equal(branches.head("1").live, drawn[0][-1])

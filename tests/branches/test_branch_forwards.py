@@ -6,14 +6,12 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, VIT, Tied, bits_of, images, mlp, rows, targets, vit
+from branch_zoo import CLASSES, attached, mlp, rows, targets
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from asymtrain.branches import Parallel, attach
-from asymtrain.branches._capture import Capture
-from asymtrain.branches._masks import mask_of
-from asymtrain.branches._pooling import Pool, Reader
+from asymtrain.branches import attach
+from asymtrain.branches._pooling import Pool
 from asymtrain.errors import UsageError
 
 
@@ -75,21 +73,6 @@ def test_frozen_backbones_can_have_branches() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_gradients_accumulate() -> None:
-    model = mlp().eval()
-    twin = copy.deepcopy(model)
-    x, y = torch.randn(8, 7), torch.arange(8) % CLASSES
-    branches, whole = attach(model, x, CLASSES, at=["1", "3"]), attach(twin, x, CLASSES, at=["1", "3"])
-    for part in (slice(0, 4), slice(4, 8)):
-        loss = F.cross_entropy(model(x[part]), y[part]) + branches.loss(y[part])
-        (loss / 2).backward()
-    (F.cross_entropy(twin(x), y) + whole.loss(y)).backward()
-    for one, other in zip(
-        [*model.parameters(), *branches.parameters()], [*twin.parameters(), *whole.parameters()], strict=True
-    ):
-        assert torch.allclose(one.grad, other.grad, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -123,8 +106,7 @@ def test_a_backward_through_a_forward_without_its_loss_is_refused(
 
 
 def test_a_forward_that_is_forgotten_needs_no_loss() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=["1", "3"])
+    model, x, branches = attached()
     for _ in range(2):
         first = F.cross_entropy(model(x), targets())
         branches.forget()
@@ -150,8 +132,7 @@ def test_a_recurrent_model_learns_from_its_last_step_where_the_others_are_forgot
 
 
 def test_forwards_whose_features_nobody_wants_are_let_be() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1")
+    model, x, branches = attached(at="1")
     looked_at = model(x)
     for turn in range(4):
         loss = F.cross_entropy(model(x), targets())  # the graph of the turn before lives on in `loss`
@@ -200,31 +181,22 @@ def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
     assert hook.caught is None  # no feature outlives the branches
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=["0", "2"], head="linear")  # ReLU(inplace=True) comes after the first
-    for _ in range(3):
-        x = rows()
-        with mode():
-            model(x)
-            logits = branches.logits()
-            assert torch.equal(logits["0"], model[0](x) @ branches.head("0").live.T)
-            assert torch.equal(logits["2"], model[2](model[1](model[0](x))) @ branches.head("2").live.T)
-
-
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-def test_what_a_function_makes_of_an_output_is_made_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
-    model, x = mlp().eval(), rows()
-    # nn.ReLU(inplace=True) comes after it.
-    branches = attach(model, x, CLASSES, at="0", head="linear", output=lambda output: output * 1)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "options", [{}, {"output": lambda output: output * 1}, {"pool": lambda output: output}], ids=str
+)
+def test_branches_see_what_was_there_before_an_operation_in_place(
+    mode: type[torch.no_grad], options: dict[str, object]
+) -> None:
+    # nn.ReLU(inplace=True) comes after the first.
+    model, x, branches = attached(mlp().eval(), at=["0", "2"], head="linear", **options)
     with mode():
         for _ in range(3):
+            expected = {name: model[: int(name) + 1](x) @ branches.head(name).live.T for name in branches.layers}
             model(x)
-            expected = {"0": model[0](x) @ branches.head("0").live.T}
             assert torch.allclose(branches.loss(targets()), branches.loss(targets(), logits=expected))
             model(x)
-            assert torch.allclose(branches.logits()["0"], expected["0"])
+            assert all(torch.allclose(values, expected[name]) for name, values in branches.logits().items())
 
 
 class Writing(nn.Module):
@@ -269,8 +241,7 @@ def test_a_container_that_later_modules_write_into(mode: type[torch.no_grad], po
 
 
 def test_a_feature_held_and_then_changed_is_refused() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at="2")
+    model, x, branches = attached(mlp().eval(), at="2")
     with torch.no_grad():
         model(x)
         model(x)
@@ -279,24 +250,16 @@ def test_a_feature_held_and_then_changed_is_refused() -> None:
             branches.logits()
 
 
-class Whole(Reader):
-    """Reads the feature as it is, without a copy."""
-
-    def read(self, output: Tensor, mask: Tensor | None = None) -> Tensor:
-        return output if mask is None else output * mask[..., None]
-
-
 @pytest.mark.parametrize("layer", ["0", "1"])
-def test_changes_in_place_of_what_is_not_copied_are_refused(layer: str) -> None:
-    model, x = mlp(), rows()
-    capture = Capture(model, {layer: Whole("BD", "mean")}, {layer: layer})
-    model(x)
+def test_changes_in_place_of_tokens_which_are_not_copied_are_refused(layer: str) -> None:
+    model, tokens = mlp(), torch.randn(3, 5, 7)
+    branches = attach(model, tokens, CLASSES, at=layer, pool="none", layout="BTD")
+    model(tokens)
     if layer == "0":  # nn.ReLU(inplace=True) comes after it
         with pytest.raises(UsageError, match=r"'0' gives a feature that the model changes in place .* inplace=False"):
-            capture.rows(allow_skipped=False)
+            branches.logits()
     else:
-        capture.rows(allow_skipped=False)
-    capture.remove()
+        assert branches.logits()["1"].shape == (3, 5, CLASSES)
 
 
 class Language(nn.Module):
@@ -308,36 +271,16 @@ class Language(nn.Module):
         return self.head(self.block(self.embed(input_ids) + position))
 
 
-def first_mask(*args: Tensor, **kwargs: Tensor) -> Tensor:
-    return (args[1] if len(args) > 1 else kwargs["input_ids"]) > 3
-
-
-@pytest.mark.parametrize("mask", ["attention_mask", first_mask, None])
-def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
-    model = Language()
-    readers, rule = {"block": Whole("BTD", "mean")}, mask_of(model, mask, [model.block])
-    capture = Capture(model, readers, {"block": "block"}, mask=rule, keep_tokens=True)
-    tokens, counts, position = torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2), torch.zeros(5, 6)
-    expected = tokens > 3 if callable(mask) else counts if mask == "attention_mask" else None
-    feature = model.block(model.embed(tokens))
-    named = {"input_ids": tokens, "attention_mask": counts}
-    if expected is counts:  # the mask is not taken for the tokens
-        named = dict(reversed(named.items()))
-    for args, kwargs in (((position, tokens, counts), {}), ((), {"position": position[None], **named})):
+def test_the_tokens_are_the_models_first_integers_that_are_no_mask() -> None:
+    model, tokens, mask = Language(), torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2)
+    sample = {"attention_mask": mask, "position": torch.zeros(5, 6), "input_ids": tokens}
+    rule = {"mask": lambda position, input_ids, attention_mask: attention_mask}
+    branches = attach(model, sample, 11, at="block", pool="none", layout="BTD", **rule)
+    for args, kwargs in (((), sample), ((sample["position"], tokens, mask), {})):
         model(*args, **kwargs)
-        assert capture.forward.tokens is tokens
-        (caught,) = capture.rows(allow_skipped=False).values()
-        if expected is None:
-            assert capture.forward.mask is None
-            assert torch.equal(caught, feature)
-        else:
-            assert torch.equal(capture.forward.mask, expected)
-            assert torch.equal(caught, feature * expected[..., None])
-    model(position, tokens)
-    assert callable(mask) or capture.forward.mask is None
-    capture.remove()
-    assert capture.forward.tokens is None
-    model(position, tokens)
+        assert torch.equal(branches._capture.forward.mask, mask)
+        with pytest.raises(UsageError, match="the targets are the model's own inputs"):
+            branches.loss(tokens)
 
 
 def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
@@ -358,8 +301,7 @@ def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("end", ["forget", "strip", "forward"])
 def test_features_stay_until_they_are_dropped(training: bool, end: str) -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1")
+    model, x, branches = attached(at="1")
     made: list[weakref.ref[Tensor]] = []
     model[1].register_forward_hook(lambda *call: made.append(weakref.ref(call[-1])))
     with torch.set_grad_enabled(training):
@@ -422,14 +364,6 @@ def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
     again.loss(targets()).backward()
 
 
-def test_of_several_calls_the_last_counts() -> None:
-    model, x = Tied(), rows()
-    branches = attach(model, x, CLASSES, at="block", head="linear")
-    model(x)
-    expected = model.block(model.block(model.stem(x))) @ branches.head("block").live.T
-    assert torch.equal(branches.logits()["block"], expected)
-
-
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("early_stop", [False, True])
 @pytest.mark.parametrize("pool", ["mean", torch.square], ids=["mean", "square"])
@@ -456,19 +390,6 @@ def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool, poo
         assert torch.allclose(one.grad, other.grad, atol=1e-6)
 
 
-def test_hugging_faces_own_checkpointing() -> None:
-    model, x = vit(), images()
-    plain = copy.deepcopy(model)
-    branches, reference = (attach(one, x, CLASSES, at=f"{VIT}.*", pool="class_token") for one in (model, plain))
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    for one, own in ((model.train(), branches), (plain.train(), reference)):
-        torch.manual_seed(3)
-        (F.cross_entropy(one(x).logits, targets()) + own.loss(targets())).backward()
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        assert one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6)
-
-
 def test_reentrant_checkpointing_is_refused() -> None:
     model, x = Steps(), rows().requires_grad_()
     branches = attach(model, x, CLASSES, at="blocks.*")
@@ -491,20 +412,6 @@ def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
     branches.loss(targets())
 
 
-def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1")
-    hook = next(iter(branches._capture.layers.values()))
-    model(x)
-    assert hook.caught is not None
-    model.register_forward_pre_hook(lambda *_: seen.append(hook.caught))
-    seen: list[object] = []
-    model(x)
-    assert seen == [None]
-    branches.strip()
-    assert hook.caught is None
-
-
 def test_another_width_than_the_samples_is_refused() -> None:
     class Loose(nn.Module):
         def __init__(self) -> None:
@@ -524,15 +431,3 @@ def test_another_width_than_the_samples_is_refused() -> None:
         UsageError, match=r"'same' gives shape \(3, 7, 2\), which does not have the axes of layout 'BD'"
     ):
         branches.loss(targets())
-
-
-def test_two_sets_of_branches_live_on_one_model() -> None:
-    model, x = mlp(), rows()
-    first, second = attach(model, x, CLASSES, at="1"), attach(model, x, 2, at="3", head=Parallel(4, activation="all"))
-    model(x)
-    (first.loss(targets()) + second.loss(targets() % 2)).backward()
-    first.strip()
-    model(x)
-    second.loss(targets() % 2)
-    second.strip()
-    assert not bits_of(model).keys() & bits_of(second).keys()

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Cnn, assert_same_bits, bits_of, hooks_in, images, mlp, rows, targets
+from branch_zoo import CLASSES, Cnn, assert_same_bits, attached, bits_of, hooks_in, images, mlp, rows, targets
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
 from asymtrain.branches import PRESETS, Dense, Linear, Parallel, WithBranches, attach, prior
+from asymtrain.branches._heads import NAMED_HEADS
 from asymtrain.errors import UsageError
 from asymtrain.objectives import Mse, Sigmoid
 
@@ -20,7 +21,13 @@ def wide(width: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 9), nn.Tanh(), nn.Linear(9, outputs))
 
 
-HEADS = {"mlp": "mlp", "function": wide}
+@pytest.fixture(autouse=True)
+def _entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head by name is one entry."""
+    monkeypatch.setitem(NAMED_HEADS, "wide", lambda positions, width, outputs: wide(width, outputs))
+
+
+HEADS = {"mlp": "mlp", "function": wide, "entry": "wide"}
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
@@ -190,14 +197,6 @@ def test_a_head_that_pools_does_not_count_padding() -> None:
     branches.loss(targets()).backward()
     with pytest.raises(UsageError, match="pools positions itself and would count padding: attach with mask=None"):
         attach(model, tokens, CLASSES, mask="padding", **options)
-
-
-def test_a_convolution_over_tokens() -> None:
-    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
-    branches = attach(model, tokens, VOCABULARY, at="blocks.0", head="conv", pool="none", layout="BTD", shift=1)
-    model(tokens)
-    assert branches.logits()["blocks.0"].shape == (3, 5, VOCABULARY)
-    assert branches.loss(tokens) > 0
 
 
 def test_the_models_own_output_layer() -> None:
@@ -382,8 +381,7 @@ def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("at", ["1", ["1", "3"]])
 def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch.no_grad]) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=at, preset="probe")
+    model, x, branches = attached(mlp().eval(), at=at, preset="probe")
     with mode():
         model(x)
     branches.loss(targets()).backward()
@@ -394,8 +392,7 @@ def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch
 
 
 def test_a_preset_fills_in_what_is_not_given() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1", preset="paper")
+    model, x, branches = attached(at="1", preset="paper")
     assert branches.head("1").redundancy == PRESETS["paper"]["head"].redundancy == 20
     other = attach(model, x, CLASSES, at="1", head=Parallel(3), preset="paper")
     assert other.head("1").redundancy == 3
@@ -439,21 +436,6 @@ def test_a_class_alone_begins_at_one_half() -> None:
 def test_quantities_have_no_class_shares() -> None:
     with pytest.raises(UsageError, match="a prior is of classes: give the bias itself"):
         attach(mlp(), rows(), at="1", objective=Mse(outputs=2), head=Linear("prior"))
-
-
-def test_two_sets_at_one_layer() -> None:
-    model, x = mlp(), rows()
-    classes = attach(model, x, CLASSES, at="1")
-    depth = attach(model, x, at="1", objective=Mse(outputs=2), strength=1)
-    model(x)
-    goal = torch.randn(3, 2)
-    (classes.loss(targets()) + depth.loss(goal)).backward()
-    assert torch.allclose(depth.loss(goal), F.mse_loss(depth.logits()["1"], goal))
-    classes.strip()
-    model(x)
-    assert depth.loss(goal) > 0
-    depth.strip()
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def test_exits_leave_padding_out_as_branches_do() -> None:

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+from branch_zoo import CLASSES, Cnn, attached, images, mlp, rows, targets
 from torch import nn
 
 from asymtrain.branches import Parallel, attach
@@ -65,16 +65,9 @@ def test_the_loss_of_many_tokens_is_finite_in_half_precision() -> None:
     assert model["embed"].weight.grad.isfinite().all()
 
 
-def test_branches_can_change_type_later() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1", head=Parallel(3, activation="all")).double()
-    model(x)
-    assert branches.loss(targets()).dtype == torch.float64
-
-
 def test_branches_on_another_device_are_explained() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1").to("meta")
+    model, x, branches = attached(at="1")
+    branches.to("meta")
     model(x)
     with pytest.raises(UsageError, match=r"'1' is on cpu, its branches on meta: .* branches.to\(device\)"):
         branches.loss(targets())

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows
+import torch.nn.functional as F
+from branch_zoo import CLASSES, assert_same_bits, attached, bits_of, hooks_in, mlp, rows
 from torch import nn
 
 from asymtrain.branches import Dense, Linear, Parallel, WithBranches, attach, clean
@@ -131,10 +132,12 @@ def test_counts_of_numpy_and_torch_are_whole_numbers() -> None:
 
 def test_two_sets_at_one_layer_do_not_know_of_each_other() -> None:
     model, x = mlp(), rows()
-    first, second = attach(model, x, CLASSES, at=["1", "3"]), attach(model, x, CLASSES, at="3", seed=1)
+    first, second = attach(model, x, CLASSES, at=["1", "3"]), attach(model, x, at="3", objective=Mse(outputs=2))
     model(x)
-    alone = first.losses(torch.arange(len(x)))["3"]
-    assert not torch.equal(alone, second.losses(torch.arange(len(x)))["3"])
+    alone, depth = first.losses(torch.arange(len(x)))["3"], torch.randn(3, 2)
+    torch.testing.assert_close(second.losses(depth)["3"], F.mse_loss(second.logits()["3"], depth))
+    (first.loss(torch.arange(len(x))) + second.loss(depth)).backward()
+    assert not first.state_dict().keys() & model.state_dict().keys()
     second.strip()
     model(x)
     assert torch.equal(first.losses(torch.arange(len(x)))["3"], alone)
@@ -160,8 +163,7 @@ def script(module: nn.Module) -> nn.Module:
 
 
 def test_a_script_of_a_model_with_branches_says_what_to_do() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=["1", "3"])
+    model, _, branches = attached(mlp().eval())
     with pytest.raises(UsageError, match=r"while branches are attached: strip them first, or script asymtrain\.clean"):
         script(model)
     assert not any(hasattr(hook, "__name__") for hook in model._forward_hooks.values())
@@ -219,8 +221,7 @@ def test_inference_mode_is_refused() -> None:
 
 
 def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1")
+    model, x, branches = attached(at="1")
     model._is_replica = True  # what nn.DataParallel sets on the copies that share our hooks
     with pytest.raises(UsageError, match=r"branches do not work in nn.DataParallel"):
         model(x)
@@ -228,8 +229,7 @@ def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
 
 
 def test_with_branches_wants_its_own_model() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at="1")
+    model, _, branches = attached(at="1")
     for others in ((mlp(), branches), (branches, model)):
         with pytest.raises(UsageError, match="these branches are not on this model"):
             WithBranches(*others)

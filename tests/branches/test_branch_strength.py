@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
-from branch_zoo import CLASSES, mlp, rows, targets
+from branch_zoo import CLASSES, attached, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import Branches, Falling, GradientRatio, WithBranches, attach
@@ -50,8 +50,7 @@ def test_the_loss_is_the_strength_times_the_mean_over_layers(objective: object, 
 
 
 def test_weights_of_layers_are_shares() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=2, weights={"1": np.float32(3), "3": 1})
+    model, x, branches = attached(mlp().eval(), strength=2, weights={"1": np.float32(3), "3": 1})
     model(x)
     losses = branches.losses(targets())
     torch.testing.assert_close(branches.loss(targets()), 2 * (0.75 * losses["1"] + 0.25 * losses["3"]))
@@ -60,8 +59,7 @@ def test_weights_of_layers_are_shares() -> None:
 
 
 def test_the_papers_unit_is_the_sum_over_layers_of_means_over_classes() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, preset="paper", weights={"1": 3.0})
+    model, x, branches = attached(mlp().eval(), preset="paper", weights={"1": 3.0})
     model(x)
     expected = [F.binary_cross_entropy_with_logits(z, F.one_hot(targets(), CLASSES).float()) for z in
                 branches.logits().values()]  # fmt: skip
@@ -157,8 +155,7 @@ def test_settings_that_mean_nothing() -> None:
     ids=["falls", "falls early", "rises"],
 )
 def test_a_strength_by_the_progress_of_training(rule: Callable[[float], float], expected: list[float]) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=rule)
+    model, x, branches = attached(mlp().eval(), strength=rule)
     for progress, strength in zip((0, 0.25, 0.75, 1), expected, strict=True):
         branches.step(progress)
         assert branches.strength == pytest.approx(strength, abs=1e-6)
@@ -183,8 +180,7 @@ def test_a_progress_that_is_none(progress: object) -> None:
 
 
 def test_a_schedule_that_nobody_moved_is_warned_of() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=Falling(0.5))
+    model, x, branches = attached(strength=Falling(0.5))
     model(x)
     branches.loss(targets())
     with pytest.warns(UsageWarning, match=r"branches.step\(progress\) was never called"):
@@ -210,8 +206,7 @@ def test_a_strength_is_no_attribute_to_set() -> None:
 
 @pytest.mark.parametrize("strength", [0.5, Falling(0.5)])
 def test_a_compiled_step_is_compiled_once(strength: object) -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=strength)
+    model, x, branches = attached(mlp().eval(), strength=strength)
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def loss_of(x: Tensor) -> Tensor:
@@ -270,8 +265,7 @@ def trained(
 
 
 def test_a_ratio_by_hand() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=3))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25, every=3))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.5)
     expected = 0.0  # the first step only measures
     for step in range(7):
@@ -314,8 +308,7 @@ def test_a_copy_by_pickle_has_the_strength() -> None:
 
 
 def test_a_batch_whose_layers_were_skipped_counts_for_the_main_loss_alone() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=1))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25, every=1))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.0)
     main = F.cross_entropy(model(x), targets())
     of_main, of_branches = norms(model, 2 * main, mean_loss(branches))
@@ -333,8 +326,7 @@ def test_many_gradients_in_half_precision_are_summed_in_more() -> None:
 
 
 def test_two_optimizers_of_the_model_make_one_step() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=2))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25, every=2))
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[:3], model[3:], branches)]
     seen = []
     for _ in range(4):
@@ -349,8 +341,7 @@ def test_two_optimizers_of_the_model_make_one_step() -> None:
 
 
 def test_a_gradient_that_says_nothing_leaves_the_strength() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=1))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25, every=1))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.0)
     for scale in (1.0, math.nan):
         main = F.cross_entropy(model(x), targets()) * scale
@@ -361,8 +352,7 @@ def test_a_gradient_that_says_nothing_leaves_the_strength() -> None:
 
 
 def test_where_a_ratio_cannot_be_measured() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25))
     model(x)
     for main in (None, torch.tensor(1.0), torch.ones(3, requires_grad=True)):
         with pytest.raises(
@@ -388,8 +378,7 @@ def test_where_a_ratio_cannot_be_measured() -> None:
 
 
 def test_a_compiled_model_has_a_ratio() -> None:
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT, strength=GradientRatio(0.25, every=1))
+    model, x, branches = attached(mlp().eval(), strength=GradientRatio(0.25, every=1))
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.0)
     compiled = torch.compile(model, backend="aot_eager")
     main = F.cross_entropy(compiled(x), targets())

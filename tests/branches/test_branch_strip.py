@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CASES, CLASSES, Case, build, hooks_in, mlp, rows, targets
+from branch_zoo import CASES, CLASSES, Case, attached, build, hooks_in, mlp, rows, targets
 from torch import Tensor, nn
 from torch.ao import quantization
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
@@ -41,8 +41,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_optimizer_forgets_the_branches(name: str) -> None:
     """After strip the optimizer is, bit for bit, one that holds the model alone."""
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached(mlp().eval())
     optimizer = OPTIMIZERS[name]([*model.parameters(), *branches.parameters()])
     for _ in range(3):
         step(model, branches, optimizer)
@@ -62,8 +61,7 @@ def test_the_optimizer_forgets_the_branches(name: str) -> None:
 
 
 def test_groups_names_and_schedulers_stay_in_step() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     named = [(f"aux.{name}", parameter) for name, parameter in branches.named_parameters()]
     optimizer = torch.optim.AdamW([{"params": [*model.named_parameters()]}, {"params": named, "lr": 0.1}])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -77,8 +75,7 @@ def test_groups_names_and_schedulers_stay_in_step() -> None:
 
 def test_lbfgs_forgets_the_branches_too() -> None:
     """It keeps a list, a count and flat vectors of its own; after strip it is one that begins with the model alone."""
-    model, x = mlp().eval(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached(mlp().eval())
     optimizer = torch.optim.LBFGS([*branches.parameters(), *model.parameters()], lr=0.1, max_iter=3)
 
     def closure_of(one: nn.Module, own: Branches | None, optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:
@@ -139,8 +136,7 @@ def both(model: nn.Module, branches: Branches) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("end", [Branches.strip, lambda branches: branches.__exit__(None)], ids=["strip", "block"])
 def test_weights_that_stay_in_an_optimizer_are_noticed(end: Callable[[Branches], None]) -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     optimizer = both(model, branches)
     step(model, branches, optimizer)
     with pytest.warns(UsageWarning, match=r"an optimizer has the weights .*strip\(optimizer\)") as seen:
@@ -156,8 +152,7 @@ def test_weights_that_stay_in_an_optimizer_are_noticed(end: Callable[[Branches],
 
 
 def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     optimizer = both(model, branches)
     step(model, None, optimizer)
     branches.accuracies(targets())
@@ -178,8 +173,7 @@ def test_a_loss_that_was_never_asked_for_is_noticed() -> None:
 )
 def test_branches_that_are_used_or_not_trained_are_not_noticed(use: str) -> None:
     """A loss of one's own, a weight of 0, a model that is only looked at or whose weights are loaded."""
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     optimizer = both(model, branches)
     output, logits = WithBranches(model, branches)(x) if use in ("returned", "own loss") else (model(x), {})
     main = F.cross_entropy(output, targets())
@@ -217,6 +211,7 @@ def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
     attach(model, x, CLASSES, at=AT)  # not kept
     gc.collect()
     assert len(hooks) == before
+    assert not hooks_in(model)
 
 
 @pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask"])
@@ -230,8 +225,7 @@ def test_attributes_that_would_be_ignored_are_refused(name: str) -> None:
 
 
 def test_several_optimizers_at_once() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     first = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     second = torch.optim.SGD(branches.parameters(), lr=0.1)
     branches.strip([first, second])
@@ -240,8 +234,7 @@ def test_several_optimizers_at_once() -> None:
 
 
 def test_what_is_no_optimizer_is_refused_and_nothing_is_half_done() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     with pytest.raises(UsageError, match="strip takes the optimizer, or a list of optimizers"):
         branches.strip(model)
     assert hooks_in(model)
@@ -250,8 +243,7 @@ def test_what_is_no_optimizer_is_refused_and_nothing_is_half_done() -> None:
 
 @pytest.mark.parametrize("moment", ["before a forward", "after a forward", "after a loss", "after backward"])
 def test_at_any_moment(moment: str) -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()])
     loss = None
     if moment != "before a forward":
@@ -281,8 +273,7 @@ def test_a_second_strip_is_refused_and_leaving_the_block_is_not() -> None:
 
 
 def test_the_block_strips_also_after_an_error() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     optimizer = both(model, branches)
     step(model, branches, optimizer)
     with pytest.raises(KeyError), branches:
@@ -291,8 +282,7 @@ def test_the_block_strips_also_after_an_error() -> None:
 
 
 def test_stripped_branches_keep_their_weights_and_nothing_else() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT, head=Parallel(2))
+    model, x, branches = attached(head=Parallel(2))
     model(x)
     state = branches.state_dict()
     branches.strip()
@@ -321,8 +311,7 @@ def test_others_hooks_stay() -> None:
 @pytest.mark.filterwarnings("ignore:Please use quant_min:UserWarning")
 def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
     """prepare_qat replaces layers, and registers the hooks of each on the layer in its place."""
-    model, x = mlp().train(), rows()
-    branches = attach(model, x, CLASSES, at=["0", "1"])
+    model, x, branches = attached(mlp().train(), at=["0", "1"])
     layer = model[0]
     model.qconfig = quantization.get_default_qat_qconfig("qnnpack")
     quantization.prepare_qat(model, inplace=True)
@@ -338,16 +327,8 @@ def test_hooks_that_a_tool_carries_to_another_module_leave_too() -> None:
     assert not [hook for hook in hooks_in(model) if type(hook).__module__.startswith("asymtrain")]
 
 
-def test_branches_out_of_reach_take_their_hooks_along() -> None:
-    model, x = mlp(), rows()
-    attach(model, x, CLASSES, at=AT)  # not kept
-    gc.collect()
-    assert not hooks_in(model)
-
-
 def test_branches_do_not_keep_the_model_alive() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, _, branches = attached()
     assert not any(isinstance(part, nn.Sequential) for part in branches.modules())
     watch = weakref.ref(model)
     del model

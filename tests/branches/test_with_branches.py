@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Case, build, mlp, rows, targets
+from branch_zoo import CLASSES, Case, attached, build, mlp, rows, targets
 from torch import multiprocessing as mp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -49,8 +49,7 @@ def test_it_gives_what_model_and_branches_give(case: Case) -> None:
 
 
 def test_its_parameters_are_the_models_and_the_live_ones() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
+    model, _, branches = attached(head=Parallel(3))
     net = WithBranches(model, branches)
     ids = {id(parameter) for parameter in net.parameters()}
     assert ids == {id(parameter) for parameter in [*model.parameters(), *branches.parameters()]}
@@ -58,8 +57,7 @@ def test_its_parameters_are_the_models_and_the_live_ones() -> None:
 
 
 def test_its_logits_must_be_passed_on() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     _, logits = WithBranches(model, branches)(x)
     with pytest.raises(UsageError, match=r"WithBranches returned this forward's logits.*logits=logits"):
         branches.loss(targets())
@@ -113,8 +111,7 @@ def test_the_mask_of_the_forward_counts_for_its_logits() -> None:
 
 
 def test_after_strip_the_model_is_called_itself() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, x, CLASSES, at=AT)
+    model, x, branches = attached()
     net = WithBranches(model, branches)
     branches.strip()
     with pytest.raises(UsageError, match=r"the branches are stripped: call \(and wrap\) the model itself"):
@@ -163,35 +160,6 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         assert list(whole) == keys
         assert set(optimizer.state) == set(optimizer.param_groups[0]["params"]) == set(model.parameters())
-    finally:
-        dist.destroy_process_group()
-
-
-def test_a_sharded_pair_trains_what_the_pair_trains() -> None:
-    """One rank; strip after sharding, and a full state dict of the bare model at the end."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        x, start, ends = rows(), mlp().eval(), []  # without dropout
-        for sharded in (False, True):
-            model = copy.deepcopy(start)
-            branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
-            net = WithBranches(model, branches)
-            if sharded:
-                fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
-                fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
-            optimizer, losses = torch.optim.AdamW(net.parameters(), lr=0.01), []
-            for _ in range(3):
-                output, logits = net(x)
-                loss = F.cross_entropy(output, targets()) + branches.loss(targets(), logits=logits)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-            branches.strip(optimizer)
-            whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-            ends.append((losses, whole))
-        torch.testing.assert_close(*ends)
-        start.load_state_dict(ends[1][1], strict=True)
     finally:
         dist.destroy_process_group()
 
