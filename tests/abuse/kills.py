@@ -173,6 +173,8 @@ def make(scene: Scene, place: Path) -> None:
 
 
 def begin(scene: Scene, place: Path) -> list[int]:
+    server = multiprocessing.forkserver._forkserver
+    type(server).ensure_running(server)  # a process that is killed while it asks for a worker takes the server with it
     return [start(partial(task, scene, place, number)) for number in range(scene.at_once)]
 
 
