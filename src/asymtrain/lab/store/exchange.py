@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, get_args
 
-from asymtrain.errors import UsageError, how_to_install
+from asymtrain.errors import UsageError, error_line, how_to_install
 from asymtrain.lab.files import write_whole
 from asymtrain.lab.runs import Epoch, RunSpec
 from asymtrain.lab.store import checksums, records
@@ -381,16 +381,14 @@ def _encode_parquet(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> byte
 
 
 def _decode_parquet(table: ExportTable, content: bytes) -> Rows:
-    from asymtrain.lab.data.parquet import read_within_bound
-
     pa, pq = _pyarrow()
     try:
-        file = pq.ParquetFile(pa.BufferReader(content))
+        read = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except pa.ArrowException as error:  # not all of them are ValueErrors
-        raise ValueError(str(error)) from error
-    if not file.schema_arrow.equals(_parquet_schema(table)):
+        raise ValueError(error_line(error)) from error
+    if not read.schema.equals(_parquet_schema(table)):
         raise ValueError(f"its columns are not {', '.join(table.columns)}, or of other kinds")
-    return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
+    return list(zip(*[column.to_pylist() for column in read.columns], strict=True))
 
 
 def _parquet_schema(table: ExportTable) -> Any:
