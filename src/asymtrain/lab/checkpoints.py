@@ -120,7 +120,7 @@ def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
     """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs."""
     sources = []
     for stack in begun_stacks(folder):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # damaged plans are reported elsewhere
+        with suppress(OSError, *_DAMAGE):  # damaged plans are reported elsewhere
             by_id = (
                 json.loads((folder / stack.id / PLAN).read_text())["sources"] if has_state(folder / stack.id) else {}
             )

@@ -18,6 +18,7 @@ from small_runs import without_time
 from asymtrain import UsageError
 from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import (
+    begun_sources,
     begun_stacks,
     execution_name,
     planned_executions,
@@ -310,6 +311,10 @@ def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_kno
     execution = {"device": "cpu", "stacks": [stack_plan.to_dict()]}
     (tmp_path / execution_name([stack_plan])).write_text(json.dumps(execution))
     assert begun_stacks(tmp_path) == [stack_plan]
+    (file.parent / STATE).touch()
+    file.write_text("[" * 100_000)
+    assert begun_stacks(tmp_path) == [stack_plan]
+    assert begun_sources(tmp_path) == []
 
 
 # Training.
