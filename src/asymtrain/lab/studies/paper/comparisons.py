@@ -12,7 +12,7 @@ import numpy as np
 
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics import Interval, t_interval
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence, accuracy
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, accuracy, by_reading, paired
 from asymtrain.lab.studies.paper.numbers import Hyperparameters, Printed, cells
 from asymtrain.lab.studies.paper.study import Reading, Scope, asymmetric_spec, over_seeds, plain_spec, unique
 from asymtrain.lab.studies.snapshot import Snapshot
@@ -86,31 +86,24 @@ def pairs_of(snapshot: Snapshot, comparison: PairedCell) -> list[tuple[Run, Run]
 
 
 def effect_of(
-    snapshot: Snapshot, comparison: PairedCell, look: Callable[[Run, Run], Sequence[float]] | None = None
+    snapshot: Snapshot,
+    comparison: PairedCell,
+    look: Callable[[Run, Run], Sequence[float | None]] | None = None,
+    epochs: int | None = None,
 ) -> Effect | None:
-    """The effect by the reading's accuracy, or by what `look` sees in a pair."""
-    pairs = pairs_of(snapshot, comparison)
-    if not pairs:
-        return None
-    values = [look(*pair) if look else [accuracy(run, comparison.reading) for run in pair] for pair in pairs]
-    plain, asymmetric = zip(*values, strict=True)
-    return Effect(
-        label=comparison.label,
-        plain=plain,
-        asymmetric=asymmetric,
-        epochs=comparison.plain[0].epochs,
-        spec_ids=tuple(run.spec.id for pair in pairs for run in pair),
-        seeds=tuple(plain.spec.seed for plain, _ in pairs),
-        stand_in=comparison.stand_in,
-    )
+    """The effect by the reading's accuracy, or by what `look` sees in a pair; one without a number is left out."""
+    before, after = dict[int, tuple[float, str]](), dict[int, tuple[float, str]]()
+    for pair in pairs_of(snapshot, comparison):
+        values = look(*pair) if look else [accuracy(run, comparison.reading) for run in pair]
+        for side, run, value in zip((before, after), pair, values, strict=True):
+            if value is not None:
+                side[run.spec.seed] = value, run.spec.id
+    trained = comparison.plain[0].epochs if comparison.plain else 0
+    return paired(comparison.label, before, after, epochs or trained, comparison.stand_in)
 
 
 def evidence_of(snapshot: Snapshot, comparisons: Iterable[PairedCell]) -> dict[str, dict[str, Evidence]]:
-    evidence: dict[str, dict[str, Evidence]] = {}
-    for comparison in comparisons:
-        if (effect := effect_of(snapshot, comparison)) is not None:
-            evidence.setdefault(comparison.reading.name, {})[comparison.label] = effect
-    return evidence
+    return by_reading((comparison.reading.name, effect_of(snapshot, comparison)) for comparison in comparisons)
 
 
 def interval(effect: Effect, family: int = 1) -> Interval | None:

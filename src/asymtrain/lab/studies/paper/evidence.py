@@ -7,6 +7,7 @@ values here are means over them: a seed counts once.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from asymtrain.lab.runs import Run
@@ -61,6 +62,26 @@ class Quantity:
 
 
 Evidence = Effect | Quantity
+Side = Mapping[int, tuple[float, str]]  # by seed a number, and the id of its spec
+
+
+def paired(
+    label: str, plain: Side, asymmetric: Side, epochs: int, stand_in: str = "", *, same: bool = False
+) -> Effect | None:
+    """The effect over the seeds that both sides have; `same`: where all numbers are equal, they are one measurement."""
+    seeds = tuple(seed for seed in plain if seed in asymmetric)
+    before, after = (tuple(side[seed][0] for seed in seeds) for side in (plain, asymmetric))
+    ids = tuple(side[seed][1] for seed in seeds for side in (plain, asymmetric))
+    return Effect(label, before, after, epochs, ids, seeds, stand_in, same and before == after) if seeds else None
+
+
+def by_reading(found: Iterable[tuple[str, Evidence | None]]) -> dict[str, dict[str, Evidence]]:
+    """Evidence with the names of its readings, by reading and then by label."""
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for reading, numbers in found:
+        if numbers is not None:
+            evidence.setdefault(reading, {})[numbers.label] = numbers
+    return evidence
 
 
 def accuracy(run: Run, reading: Reading) -> float:

@@ -9,7 +9,7 @@ from asymtrain.lab.instruments.curves import Curve
 from asymtrain.lab.report.figure import VALUE, Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, by_reading, paired
 from asymtrain.lab.studies.paper.measurements import (
     ATTENTION_EPOCHS,
     ATTENTION_REDUNDANCY,
@@ -75,16 +75,11 @@ def effect(
 ) -> Effect | None:
     sides = (attentions_wanted(study, reading, variant) for variant in VARIANTS)
     plain, other = (values(snapshot, measurements, metric, epoch, scope) for measurements in sides)
-    seeds = tuple(sorted(set(plain) & set(other)))
-    if not seeds:
-        return None
-    ids = tuple(side[seed][1] for seed in seeds for side in (plain, other))
-    before, after = (tuple(side[seed][0] for seed in seeds) for side in (plain, other))
-    return Effect(label, before, after, epoch, ids, seeds, study.stand_in)
+    return paired(label, plain, other, epoch, study.stand_in)
 
 
 def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    rows, evidence = [], dict[str, dict[str, Evidence]]()
+    rows, found = [], list[tuple[str, Evidence | None]]()
     metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
     for reading in readings_of(study):
@@ -92,8 +87,8 @@ def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
             for epoch in ATTENTION_EPOCHS:
                 label = f"{cell}/{epoch}" if cell else ""
                 measured = effect(study, snapshot, reading, metric, study.at(epoch), label)
-                if label and measured:
-                    evidence.setdefault(reading.name, {})[label] = measured
+                if label:
+                    found.append((reading.name, measured))
                 if label or measured:  # CIFAR has no masks
                     head = map(Cell, (heading, str(study.at(epoch)), reading.title))
                     rows.append((*head, *difference_cells(measured, printed(label) if label else None)))
@@ -107,7 +102,7 @@ def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         difference=DIFFERENCE_NOTE,
     )
     table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
-    return RecipeOutput((table, _rollout_table(study, snapshot)), evidence=evidence)
+    return RecipeOutput((table, _rollout_table(study, snapshot)), evidence=by_reading(found))
 
 
 def _rollout_table(study: Scope, snapshot: Snapshot) -> Table:
@@ -127,18 +122,18 @@ def _rollout_table(study: Scope, snapshot: Snapshot) -> Table:
 def make_figure9(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
     ticks = tuple(sorted({*map(study.at, ATTENTION_EPOCHS), study.epochs}))
-    evidence: dict[str, dict[str, Evidence]] = {}
-    for paper_name, (metric, words, unit, _) in METRICS.items():
+    for metric, words, unit, _ in METRICS.values():
         lines = [_line(study, snapshot, variant, metric, epochs) for variant in VARIANTS]
         panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks, written=VALUE))
-        for reading in readings_of(study):
-            measured = effect(study, snapshot, reading, metric, study.epochs, f"figure9/{paper_name}")
-            if measured:
-                evidence.setdefault(reading.name, {})[measured.label] = measured
     if not all(has_points(panel.lines) for panel in panels):
         return RecipeOutput(figures=(Figure("figure9", title, (), caption=WAITS),))
     caption = (
         "Mean over layers and images; bands are 95% intervals over seeds, thin lines are seeds where there are few."
+    )
+    evidence = by_reading(
+        (reading.name, effect(study, snapshot, reading, metric, study.epochs, f"figure9/{paper_name}"))
+        for paper_name, (metric, *_) in METRICS.items()
+        for reading in readings_of(study)
     )
     return RecipeOutput(figures=(Figure("figure9", title, panels, 2, caption),), evidence=evidence)
 

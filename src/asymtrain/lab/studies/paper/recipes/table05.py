@@ -1,6 +1,7 @@
 """Tables 5 and 6, Figure 6: the loss surface around initial networks."""
 
 import math
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from asymtrain.lab.report.figure import Figure, Surface
 from asymtrain.lab.report.table import Cell, Column, Range, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence
+from asymtrain.lab.studies.paper.evidence import Effect, Evidence, by_reading, paired
 from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
 from asymtrain.lab.studies.paper.numbers import note_text, printed
 from asymtrain.lab.studies.paper.recipe import Measuring, RecipeOutput, recipe
@@ -71,7 +72,7 @@ def needs(study: Scope, snapshot: Snapshot) -> Needs:
 def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
-    evidence: dict[str, dict[str, Evidence]] = {}
+    found: list[tuple[str, Evidence | None]] = []
     for arch, dataset in CASES:
         of_losses = [landscapes_wanted(study, snapshot, arch, dataset, loss) for loss in LOSSES]
         measurements = of_losses[0]
@@ -85,7 +86,7 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
                     effects = _effects(study, measurements, arch, rows, same=not reading.unit_norm)
-                    evidence.setdefault(reading.name, {}).update(effects)
+                    found += [(reading.name, effect) for effect in effects]
     settings = landscapes_wanted(study, snapshot, *CASES[0])[0].settings
     note = note_text(
         "table5",
@@ -103,7 +104,7 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         all_tables.append(
             Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE)
         )
-    return RecipeOutput(tuple(all_tables), (_figure(study, snapshot),), evidence)
+    return RecipeOutput(tuple(all_tables), (_figure(study, snapshot),), by_reading(found))
 
 
 def _precisions(study: Scope, snapshot: Snapshot) -> str:
@@ -234,19 +235,14 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
 
 def _effects(
     study: Scope, measurements: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool
-) -> dict[str, Effect]:
+) -> Iterator[Effect | None]:
     """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
-    effects = {}
+    ids = {landscape.spec.seed: landscape.spec.id for landscape in measurements}
     for level in LANDSCAPE_LEVELS[1:]:
         for paper_name, name in STATISTICS.items():
-            plain, here = _means(rows, 0, name), _means(rows, level, name)
-            seeds = tuple(sorted(set(plain) & set(here)))
-            label = f"{TABLES[arch]}/{arch}/{level}/{paper_name}"
-            ids = tuple(landscape.spec.id for landscape in measurements if landscape.spec.seed in seeds)
-            sides = tuple(plain[seed] for seed in seeds), tuple(here[seed] for seed in seeds)
-            if seeds:
-                effects[label] = Effect(label, *sides, 0, ids, seeds, study.stand_in, same and sides[0] == sides[1])
-    return effects
+            means = (_means(rows, at, name) for at in (0, level))
+            plain, here = ({seed: (mean, ids[seed]) for seed, mean in of_level.items()} for of_level in means)
+            yield paired(f"{TABLES[arch]}/{arch}/{level}/{paper_name}", plain, here, 0, study.stand_in, same=same)
 
 
 def _figure(study: Scope, snapshot: Snapshot) -> Figure:

@@ -1,6 +1,7 @@
 """How training goes with and without branches: Tables 2 to 4 and 15, Figures 2, 3 and 8."""
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from asymtrain.lab.instruments.alignment.measure import VARIANTS, Conflict, RunConflict, conflicts
 from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve, gap
@@ -8,8 +9,8 @@ from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, part
 from asymtrain.lab.report.figure import SIGNED, VALUE, Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, interval, missing_cells
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, pairs_of, specs_of
-from asymtrain.lab.studies.paper.evidence import Effect, Evidence, Quantity, first_epochs
+from asymtrain.lab.studies.paper.comparisons import PairedCell, compare, effect_of, specs_of
+from asymtrain.lab.studies.paper.evidence import Evidence, Quantity, by_reading, first_epochs
 from asymtrain.lab.studies.paper.numbers import note_text, printed
 from asymtrain.lab.studies.paper.recipe import RecipeOutput, recipe
 from asymtrain.lab.studies.paper.recipes.accuracy import DOSE
@@ -79,7 +80,7 @@ def needs_table2(study: Scope, snapshot: Snapshot) -> Needs:
 
 
 def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    rows, evidence = [], dict[str, dict[str, Evidence]]()
+    rows, found = [], list[tuple[str, Evidence]]()
     for reading, arch, variant in groups(study):
         runs = [first_epochs(run, study.window) for run in snapshot.of(specs_for(study, reading, arch, variant))]
         conflict = conflicts(runs)[0] if runs else None
@@ -87,11 +88,10 @@ def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         names = [reading.name] if variant == "trained" else []
         names += [r.name for r in study.readings if r.changes == "instruments" and r.signal == variant]
         if conflict is not None:
-            for name in names:
-                evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
+            found += [(name, quantity) for name in names for quantity in _quantities(study, arch, conflict)]
     note = note_text("table2", epochs=study.window, dose=DOSE)
     table = Table("table2", "Tables 2 and 15: gradient cosine", COLUMNS, tuple(rows), note)
-    return RecipeOutput((table,), (_figure2(study, snapshot),), evidence)
+    return RecipeOutput((table,), (_figure2(study, snapshot),), by_reading(found))
 
 
 def _cosine_row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -> tuple[Cell, ...]:
@@ -119,16 +119,13 @@ def _cosine_row(reading: Reading, arch: str, variant: str, conflict: Conflict | 
     )
 
 
-def _quantities(study: Scope, arch: str, conflict: Conflict) -> dict[str, Quantity]:
-    quantities = {}
+def _quantities(study: Scope, arch: str, conflict: Conflict) -> Iterator[Quantity]:
     for name, field in STATISTICS.items():
         runs: list[RunConflict] = [run for run in conflict.runs if getattr(run, field) is not None]
         if runs:
-            label = f"table2/{arch}/{name}"
             values = tuple(float(getattr(run, field)) for run in runs)
             ids, seeds = tuple(run.id for run in runs), tuple(run.seed for run in runs)
-            quantities[label] = Quantity(label, values, study.window, ids, seeds, study.stand_in)
-    return quantities
+            yield Quantity(f"table2/{arch}/{name}", values, study.window, ids, seeds, study.stand_in)
 
 
 def _figure2(study: Scope, snapshot: Snapshot) -> Figure:
@@ -168,30 +165,6 @@ def needs_of_table3(study: Scope, snapshot: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study, "recipe")))
 
 
-def effect(
-    study: Scope,
-    snapshot: Snapshot,
-    comparison: PairedCell,
-    label: str,
-    epochs: int,
-    value: Callable[[Run], float | None],
-    *,
-    window: int | None = None,
-) -> Effect | None:
-    """A value of each run's first 100 epochs (or `window`), paired by seed; pairs without it are left out."""
-    before, after, seeds, ids = list[float](), list[float](), list[int](), list[str]()
-    for pair in pairs_of(snapshot, comparison):
-        plain, asymmetric = (value(first_epochs(run, window or study.window)) for run in pair)
-        if plain is not None and asymmetric is not None:
-            before.append(plain)
-            after.append(asymmetric)
-            seeds.append(pair[0].spec.seed)
-            ids += [run.spec.id for run in pair]
-    if not seeds:
-        return None
-    return Effect(label, tuple(before), tuple(after), epochs, tuple(ids), tuple(seeds), study.stand_in)
-
-
 def convergence(run: Run) -> float | None:
     """First epoch within 1% of the best validation accuracy; none for a diverged run."""
     accuracies = [epoch.validation_accuracy for epoch in run.history if epoch.validation_accuracy is not None]
@@ -210,21 +183,22 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
-Readout = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
+Look = Callable[[Run], float | None]
+Readout = tuple[str, int, Look]  # the end of its label, its epoch, how a run's is read
 Rows = tuple[tuple[Cell, ...], ...]
 
 
 def _rows(
     study: Scope,
     snapshot: Snapshot,
-    evidence: dict[str, dict[str, Evidence]],
+    found: list[tuple[str, Evidence | None]],
     table: str,
     readouts: Sequence[Readout],
     *more: Part,
     epochs: bool = False,
     whole: str = "",
 ) -> Rows:
-    """A row for each reading, backbone and readout. Adds to the evidence.
+    """A row for each reading, backbone and readout. Adds to the evidence that was `found`.
 
     `epochs`: with a column for the epoch. `whole`: over all epochs, under a label that begins with this.
     """
@@ -235,43 +209,47 @@ def _rows(
             label = f"{whole}/{comparison.arch}" if whole else printed_label
             # Where the learning rate falls until the end, the first epochs are no shorter run.
             window = study.epochs if whole or comparison.reading.changes == "recipe" else None
-            measured = effect(study, snapshot, comparison, label, window or epoch, value, window=window)
-            if measured is not None:
-                evidence.setdefault(comparison.reading.name, {})[label] = measured
+
+            def look(*pair: Run, value: Look = value, count: int = window or study.window) -> list[float | None]:
+                return [value(first_epochs(run, count)) for run in pair]
+
+            measured = effect_of(snapshot, dataclasses.replace(comparison, label=label), look, window or epoch)
+            found.append((comparison.reading.name, measured))
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
             cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(printed_label))))
     return tuple(cells)
 
 
 def make_table3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    evidence, first = dict[str, dict[str, Evidence]](), "Table 3: convergence epoch"
+    found, first = list[tuple[str, Evidence | None]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
     # Of one run the epoch is a whole number, and the paper prints one.
     epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
     converged: list[Readout] = [("convergence", study.window, convergence)]
-    rows = _rows(study, snapshot, evidence, "table3", converged, "recipe")
-    ends = _rows(study, snapshot, evidence, "table3", [("final", study.window, final)], "recipe")
+    rows = _rows(study, snapshot, found, "table3", converged, "recipe")
+    ends = _rows(study, snapshot, found, "table3", [("final", study.window, final)], "recipe")
     accuracies = (Column("Backbone"), READING, *difference_columns(4))
     tables = [
         Table("table3-convergence", first, epochs, rows, note),
         Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
     ]
     if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
-        rows = _rows(study, snapshot, evidence, "table3", converged, "recipe", whole="convergence")
+        rows = _rows(study, snapshot, found, "table3", converged, "recipe", whole="convergence")
         note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
         title = f"{first} over all {study.epochs} epochs"
         tables.append(Table("table3-convergence-whole", title, epochs, rows, note))
-    return RecipeOutput(tuple(tables), evidence=evidence)
+    return RecipeOutput(tuple(tables), evidence=by_reading(found))
 
 
 def make_table4(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    evidence: dict[str, dict[str, Evidence]] = {}
+    found: list[tuple[str, Evidence | None]] = []
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
-    rows = _rows(study, snapshot, evidence, "table4", gaps, epochs=True)
+    rows = _rows(study, snapshot, found, "table4", gaps, epochs=True)
     note = note_text("table4", stands=stands_note(study, GAP_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
-    return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
+    table = Table("table4", "Table 4: generalisation gap", columns, rows, note)
+    return RecipeOutput((table,), evidence=by_reading(found))
 
 
 def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suffix: str = "") -> list[Line]:
