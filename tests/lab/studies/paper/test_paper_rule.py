@@ -204,26 +204,26 @@ JUDGED = {
 }
 
 
-def told(case, limits):
+def told(case):
     name, evidence = JUDGED[case]
-    found = judge(claim(name), {"primary": {one.label: one for one in evidence}}, limits=limits)
+    found = judge(claim(name), {"primary": {one.label: one for one in evidence}})
     return found.verdict, found.preliminary, "Our Plain is" in found.sentence
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits)])
 @pytest.mark.parametrize("factor", [0.9, 1.1], ids=["lower", "higher"])
-def test_each_threshold_has_a_judgement_that_turns_with_it(field, factor):
+def test_each_threshold_has_a_judgement_that_turns_with_it(field, factor, monkeypatch):
     value = getattr(LIMITS, field)
     moved = type(value)(value + (1 if factor > 1 else -1)) if isinstance(value, int) else value * factor
     if field == "level":  # an interval of 10 seeds hardly knows 4.5% from 5%
         moved = 0.1 if factor > 1 else 0.02
-    other = dataclasses.replace(LIMITS, **{field: moved})
-    turned = [case for case in JUDGED if told(case, LIMITS) != told(case, other)]
-    assert turned, f"no judgement notices {field} = {moved}"
+    before = {case: told(case) for case in JUDGED}
+    monkeypatch.setattr(verdicts, "LIMITS", dataclasses.replace(LIMITS, **{field: moved}))
+    assert {case: told(case) for case in JUDGED} != before, f"no judgement notices {field} = {moved}"
 
 
 def test_the_judgements_near_the_thresholds():
-    assert [told(case, LIMITS)[0] for case in JUDGED] == [
+    assert [told(case)[0] for case in JUDGED] == [
         "Reproduced", "Inconclusive", "Reproduced", RIGHT, RIGHT, "Reproduced", EXCLUDED, "Inconclusive", "No effect",
         EXCLUDED, "No effect", EXCLUDED, "Reproduced", "Inconclusive", "Reproduced", "Contradicted", "Reproduced",
         "Not yet run", "Reproduced", "Reproduced",

@@ -4,39 +4,19 @@
     judge(claim("c01"), evidence, alternates=("sum", "all")).sentence
 
 A claim is ruled on part by part, and is as good as its weakest part. An interval is a t interval over seeds,
-Bonferroni-corrected for the cells of the table (`claims.family`). The rule, with the thresholds of `Limits`:
-
-    Contradicted    excludes 0 in the sign that the paper does not have
-    Reproduced      excludes 0 in the paper's sign, and lies inside 0.5 to 1.5 times the paper's number; or its estimate
-                    does, and the paper's number lies inside the interval
-    Right direction, different size
-                    excludes 0 in the paper's sign, and neither
-    No effect       lies within 1% of 0
-    Paper's size excluded
-                    includes 0, and ends before half the paper's number
-    Inconclusive    otherwise
-
-So a wide interval reproduces nothing by touching the band. A part that the paper itself reports as no effect is
-reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
-they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
-cosine or a share. No part passes because its interval is wide, and none fails because there were few seeds or many
-measurements: a minimum over steps is reproduced or inconclusive. Cells that are identical by construction get no
-numeric verdict:
-
-    Cannot differ   one set of runs stands for both cells, or one loss surface for both sides; of runs, the comparison
-                    at the paper's own settings stands beside it
+Bonferroni-corrected for the cells of the table (`claims.family`). docs/reproduction.md has the rule in words, `Limits`
+its thresholds, `ruling_on` the usual case. Other forms of parts (`claims.Part`) use the same words with their own
+condition, stated where they are ruled on. A part that the paper itself reports as no effect is reproduced only as that.
+No part passes because its interval is wide, and none fails because there were few seeds or many measurements.
 
 Two verdicts stand above the rule:
 
-    Not yet run     fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
-                    the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
-                    do not matter where those that are there contradict the claim: they cannot change the verdict
-    Only under X    the primary reading does not support the claim, and the alternate reading X is Reproduced with every
-                    part's p below 5% after Holm's correction over all alternates and all cells of the tables
+    Not yet run     too few seeds, epochs or cells, or other data standing in; what the numbers so far would say is kept
+                    as preliminary, and `lacks` says what is short
+    Only under X    the primary reading does not support the claim, and the alternate reading X is Reproduced, also
+                    after Holm's correction over all alternates and all cells of the tables
 
-A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it. This
-rule is of 2026-11-16, that one surface cannot differ from itself of 2026-11-17, and the conditions of minima, of steps
-not reversed and of significance of 2026-11-19; `summary` has what the rule before said, and why it was changed.
+A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it.
 """
 
 import dataclasses
@@ -122,31 +102,31 @@ class JudgedPart:
     beside: float | None = None  # the mean that the estimate is held beside, where two signs must agree
 
 
-def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
+def rule(part: Part, evidence: ByLabel) -> JudgedPart:
     """What the evidence says of one part; every label of the part must be in it."""
     if part.how in SPECIAL:
-        return SPECIAL[part.how](part, evidence, limits)
+        return SPECIAL[part.how](part, evidence)
     sample = sample_of(part, evidence)
     n = len(sample)
     if _is_same(part, evidence):
         return JudgedPart(part, "Cannot differ", None, n=n)
     if n < 2:
         return JudgedPart(part, "Inconclusive", sample[0] if sample else None, n=n)
-    interval = t_interval(sample, 1 - limits.level, family_of(part))
+    interval = t_interval(sample, 1 - LIMITS.level, family_of(part))
     p = None if part.how == "not reversed" else interval.p
     if part.how in ("no effect", "near zero"):
-        p = equivalence_p(sample, _null_margin(part, limits))
-    ruling = ruling_on(part, interval, limits)
+        p = equivalence_p(sample, _null_margin(part))
+    ruling = ruling_on(part, interval)
     if part.of == "minimum" and ruling != "Reproduced":
         ruling = "Inconclusive"  # more measured steps lower a minimum, fewer raise it
     return JudgedPart(part, ruling, interval.estimate, interval.low, interval.high, p, n)
 
 
-def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling:
+def ruling_on(part: Part, interval: Interval) -> Ruling:
     """The ruling by an interval, in the way that the part asks for."""
     side = direction(interval.low, interval.high)
     if part.how in ("no effect", "near zero"):
-        margin = _null_margin(part, limits)
+        margin = _null_margin(part)
         if is_within(interval.low, interval.high, margin):
             return "Reproduced"
         # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
@@ -157,33 +137,33 @@ def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling
             return "Contradicted"
         # A reversal beyond the margin must be excluded: a wide interval does not pass by including 0.
         furthest_back = min(part.sign * interval.low, part.sign * interval.high)
-        return "Reproduced" if furthest_back > -limits.margin(part) else "Inconclusive"
+        return "Reproduced" if furthest_back > -LIMITS.margin(part) else "Inconclusive"
     paper = None if part.how == "sign" else part.paper  # without the paper's number the sign alone is asked for
     if side == -part.sign:
         return "Contradicted"
     if side == part.sign:
-        return "Reproduced" if paper is None or has_size(interval, paper, limits) else "Right direction, different size"
-    if is_within(interval.low, interval.high, limits.margin(part)):
+        return "Reproduced" if paper is None or has_size(interval, paper) else "Right direction, different size"
+    if is_within(interval.low, interval.high, LIMITS.margin(part)):
         return "No effect"
-    return "Inconclusive" if paper is None or not excludes_size(interval, paper, limits) else "Paper's size excluded"
+    return "Inconclusive" if paper is None or not excludes_size(interval, paper) else "Paper's size excluded"
 
 
-def has_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+def has_size(interval: Interval, paper: float) -> bool:
     """Is it of the paper's size? All of it inside the band, or the estimate inside and the paper's number in it."""
-    low, high = sorted((limits.band_low * paper, limits.band_high * paper))
+    low, high = sorted((LIMITS.band_low * paper, LIMITS.band_high * paper))
     if low <= interval.low and interval.high <= high:
         return True
     return low <= interval.estimate <= high and interval.low <= paper <= interval.high
 
 
-def excludes_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+def excludes_size(interval: Interval, paper: float) -> bool:
     """Does an interval around 0 end before the band begins?"""
-    return max(interval.low / paper, interval.high / paper) < limits.band_low
+    return max(interval.low / paper, interval.high / paper) < LIMITS.band_low
 
 
-def _null_margin(part: Part, limits: Limits) -> float:
+def _null_margin(part: Part) -> float:
     """Within which a part that says no effect, or near zero by the paper's own number, is reproduced."""
-    return limits.band_high * abs(part.paper or 0.0) if part.how == "near zero" else limits.margin(part)
+    return LIMITS.band_high * abs(part.paper or 0.0) if part.how == "near zero" else LIMITS.margin(part)
 
 
 def _is_same(part: Part, evidence: ByLabel) -> bool:
@@ -222,7 +202,7 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
     return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
 
 
-def _zero(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
     """Exact: one value that is not 0 contradicts."""
     values = _values(evidence, part.labels[0])
     worst = max(map(abs, values), default=None)
@@ -230,7 +210,7 @@ def _zero(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     return JudgedPart(part, ruling, worst, n=len(values))
 
 
-def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
     """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both.
 
     One that has not may lack seeds: the claim is contradicted only where the whole interval of a cell is not large.
@@ -243,22 +223,22 @@ def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     p_values = [t_interval([*change.values()]).p for change in changes]
     sizes = [cohen_d_av(effect.plain, effect.asymmetric) for effect in effects]
     passed = [
-        p * family_of(part) < limits.strict_level and size is not None and abs(size) >= limits.large
+        p * family_of(part) < LIMITS.strict_level and size is not None and abs(size) >= LIMITS.large
         for p, size in zip(p_values, sizes, strict=True)
     ]
-    refuted = any(_is_not_large(effect, family_of(part), limits) for effect in effects)
+    refuted = any(_is_not_large(effect, family_of(part)) for effect in effects)
     ruling: Ruling = "Reproduced" if all(passed) else "Contradicted" if refuted else "Inconclusive"
     return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
 
 
-def _is_not_large(effect: Effect, cells: int, limits: Limits) -> bool:
+def _is_not_large(effect: Effect, cells: int) -> bool:
     """Does the corrected interval of the change lie within a large d_av of 0?"""
-    interval = t_interval([*effect.changes.values()], 1 - limits.level, cells)
+    interval = t_interval([*effect.changes.values()], 1 - LIMITS.level, cells)
     deviation = np.mean([np.std(side, ddof=1) for side in (effect.plain, effect.asymmetric)])
-    return is_within(interval.low, interval.high, limits.large * 100 * float(deviation / np.mean(effect.plain)))
+    return is_within(interval.low, interval.high, LIMITS.large * 100 * float(deviation / np.mean(effect.plain)))
 
 
-def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
+def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
     """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
     values = _values(evidence, part.labels[0])
     changes = [*_effect(evidence, part.labels[1]).changes.values()]
@@ -266,7 +246,7 @@ def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     if n < 2:
         return JudgedPart(part, "Inconclusive", float(np.mean(changes)) if changes else None, n=n)
     value, change = (
-        t_interval(sample, 1 - limits.level, family(label))
+        t_interval(sample, 1 - LIMITS.level, family(label))
         for sample, label in zip((values, changes), part.labels, strict=True)
     )
     rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
@@ -384,7 +364,6 @@ def judge(
     *,
     alternates: Sequence[str] = (),
     later: Sequence[Reading] = (),
-    limits: Limits = LIMITS,
 ) -> Judgement:
     """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
@@ -393,19 +372,18 @@ def judge(
     sentence.
     """
     own = evidence.get(PRIMARY.name, {})
-    first = _under(claim, own, PRIMARY.name, limits)
-    beside = [*_beside(claim, own, limits), *_plain_words(claim, own, limits)]
+    first = _under(claim, own, PRIMARY.name)
+    beside = [*_beside(claim, own), *_plain_words(claim, own)]
     beside += [
         f"By the {reading.title} (declared on {reading.declared}, after rows were seen): {other.sentence}"
         for reading in later
-        if claim.id in reading.claims
-        and (other := _under(claim, evidence.get(reading.name, {}), reading.name, limits)).parts
+        if claim.id in reading.claims and (other := _under(claim, evidence.get(reading.name, {}), reading.name)).parts
     ]
     if first.verdict in SUPPORTED:
         return _with_sentences(first, beside)
-    others = [_under(claim, evidence.get(name, {}), name, limits) for name in alternates]
+    others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
     for other in others:
-        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates, limits):
+        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
             sentence = f"Only under {other.reading}: {other.numbers} Under {first.reading}: {first.sentence}"
             spec_ids = tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids]))
             only = dataclasses.replace(other, verdict="Only under", sentence=sentence, missing=(), spec_ids=spec_ids)
@@ -423,12 +401,12 @@ def _with_sentences(judgement: Judgement, sentences: Sequence[str]) -> Judgement
     return dataclasses.replace(judgement, sentence=" ".join([judgement.sentence, *sentences]))
 
 
-def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Judgement:
+def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
     own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
     missing = tuple(label for label in claim.needs if label not in own)
-    parts = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
+    parts = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own)) is not None)
     if not parts:
-        lacks = _lacks(own, missing, limits.seeds_of(claim), limits.seeds_of(claim)) if own else "no row yet"
+        lacks = _lacks(own, missing, LIMITS.seeds_of(claim), LIMITS.seeds_of(claim)) if own else "no row yet"
         paper = f"{claim.paper_value} ({claim.quantity})".replace(";", ", ")
         sentence = f"Not yet run ({lacks}); the paper has {paper}."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
@@ -436,8 +414,8 @@ def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Jud
     ruling = max((part.ruling for part in parts), key=WEAKEST_LAST.index)
     deciding = next(part for part in parts if part.ruling == ruling)
     n = min(part.n for part in parts)
-    lacks, more = _lacks(own, missing, n, limits.seeds_of(claim)), ""
-    if missing and ruling == "Contradicted" and not _lacks(own, (), n, limits.seeds_of(claim)):
+    lacks, more = _lacks(own, missing, n, LIMITS.seeds_of(claim)), ""
+    if missing and ruling == "Contradicted" and not _lacks(own, (), n, LIMITS.seeds_of(claim)):
         more, lacks = f"; {lacks}, which cannot change the verdict", ""
     numbers = f"{measured_words(claim, parts, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
@@ -461,27 +439,27 @@ def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Jud
     )
 
 
-def _beside(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+def _beside(claim: Claim, evidence: ByLabel) -> Iterator[str]:
     """What the comparisons beside a claim say, where they have all their rows."""
     for words, part in claim.beside:
         own = {label: evidence[label] for label in part.labels if label in evidence}
-        judged_part = _rule_on(part, own, limits)
-        if judged_part is not None and not _lacks(own, (), judged_part.n, limits.seeds):
+        judged_part = _rule_on(part, own)
+        if judged_part is not None and not _lacks(own, (), judged_part.n, LIMITS.seeds):
             measured = f"{number_words(judged_part)} for {part_words(judged_part)}"
             yield f"{words}: {judged_part.ruling}: {measured}; the paper has {paper_words(claim, judged_part)}."
 
 
-def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+def _plain_words(claim: Claim, evidence: ByLabel) -> Iterator[str]:
     """How far our Plain accuracy is from the paper's, where that is far: changes are in percent of it."""
     gaps = [
         100 * (float(np.mean(effect.plain)) / printed - 1)
         for label in claim.needs
         if _table(label) in COMPARED
         and isinstance(effect := evidence.get(label), Effect)
-        and not _lacks({label: effect}, (), len(effect.seeds), limits.seeds)
+        and not _lacks({label: effect}, (), len(effect.seeds), LIMITS.seeds)
         and (printed := cells()[label].plain)
     ]
-    if gaps and max(map(abs, gaps)) >= limits.plain_gap:
+    if gaps and max(map(abs, gaps)) >= LIMITS.plain_gap:
         least, most = min(gaps), max(gaps)
         if least < 0 < most:
             words = f"{-least:.0f}% below to {most:.0f}% above"
@@ -491,14 +469,14 @@ def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[st
         yield f"Our Plain is {words} the paper's there."
 
 
-def _rule_on(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart | None:
+def _rule_on(part: Part, evidence: ByLabel) -> JudgedPart | None:
     """The ruling on a part; of a part that asks something of every cell also where one that has rows fails."""
     labels = tuple(label for label in part.labels if label in evidence)
     if labels == part.labels:
-        return rule(part, evidence, limits)
+        return rule(part, evidence)
     if part.how != "significant" or not labels:
         return None
-    judged_part = rule(dataclasses.replace(part, labels=labels), evidence, limits)
+    judged_part = rule(dataclasses.replace(part, labels=labels), evidence)
     return judged_part if judged_part.ruling == "Contradicted" else None
 
 
@@ -515,7 +493,7 @@ def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str
     return ", ".join(lacks)
 
 
-def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str], limits: Limits) -> bool:
+def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str]) -> bool:
     """Are the parts' p values below 5% after Holm over alternates and cells?
 
     Cells that the claim does not ask for count as tests with p = 1, the hardest case for those that it does.
@@ -529,9 +507,9 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: 
         if name != other.reading
         for part in other.claim.parts
         if all(label in evidence.get(name, {}) for label in part.labels)
-        and (one := rule(part, evidence[name], limits)).p is not None
+        and (one := rule(part, evidence[name])).p is not None
     ]
-    return all(p < limits.level for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
+    return all(p < LIMITS.level for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
 
 
 def _table(label: str) -> str:
