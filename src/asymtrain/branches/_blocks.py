@@ -31,7 +31,7 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     features = _modules_with_features(model, sample)
     name, module, others, inside = "", model, list[str](), False
     while True:
-        members = dict(_members(module, f"{name}." if name else ""))
+        members = dict(_members(module, name))
         sizes = {child: layers for child in members if (layers := _count_layers(modules[child]))}
         ran = [child for child in sizes if child in features]
         kinds: dict[type, dict[object, str]] = {}
@@ -51,13 +51,14 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     return _evenly(others)
 
 
-def _members(module: nn.Module, prefix: str, listed: bool = False) -> Iterator[tuple[str, bool]]:
-    """The names of its children, and whether each is in a list; those in lists, which are never called, as its own."""
+def _members(module: nn.Module, path: str, listed: bool = False) -> Iterator[tuple[str, bool]]:
+    """The paths of its children, and whether each is in a list; those in lists, which are never called, as its own."""
     for name, child in module.named_children():
+        own = f"{path}.{name}" if path else name
         if type(child) in (nn.ModuleList, nn.ModuleDict):  # derived classes may be called
-            yield from _members(child, f"{prefix}{name}.", isinstance(child, nn.ModuleList))
+            yield from _members(child, own, isinstance(child, nn.ModuleList))
         else:
-            yield f"{prefix}{name}", listed
+            yield own, listed
 
 
 def _count_layers(module: nn.Module) -> int:
