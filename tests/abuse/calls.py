@@ -45,7 +45,8 @@ from forking import start
 AT_ONCE = 2
 SECONDS = 60.0  # for one call; most take a fraction of one
 WATCHED = 1.0  # seconds after which a page that is served is left with Ctrl-C
-REMARKS = ("is damaged, only the rest is read", "nothing counts as done", "Watch it train: ")  # may come before a refusal
+# Which may come before a refusal.
+REMARKS = ("is damaged, only the rest is read", "nothing counts as done", "Watch it train: ")
 MEMORY = 2 * 2**30  # beyond what the libraries take
 FILE = 256 * 2**20
 
