@@ -89,6 +89,25 @@ def workplace(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """Write modules into the folder that the test works in. Nothing of them is known before or afterwards."""
+    written = []
+
+    def write(name, text):
+        written.append(name)
+        sys.modules.pop(name, None)
+        (tmp_path / f"{name}.py").write_text(text)
+        return tmp_path / f"{name}.py"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else a module that is written again may be read as it was
+    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
 def bfloat16_on_any_cpu():
     """For tests that compute in bfloat16 by torch's own means: see `asymtrain.lab.devices.products_of`."""
     from asymtrain.lab.devices import products_of  # here: torch reads the threads above at import

@@ -5,7 +5,31 @@ from hypothesis import strategies as st
 from asymtrain import models
 from asymtrain.lab.runs import DEFAULTS, choices
 
-# Fields that specs did not have from the start, each at another value than its default.
+# Every field at another value than its default: those that specs had from the start, and later ones.
+FIRST_FIELDS = {
+    "dataset": "cifar100",
+    "dataset_options": {"download": False},
+    "per_class": 5,
+    "label_noise": 0.3,
+    "validation": "none",
+    "arch": "cnn",
+    "arch_options": {"widths": [8, 16, 16, 8, 8, 4], "dropout": 0.25},
+    "redundancy": 20,
+    "activation": "all",
+    "alpha": 46.416,
+    "class_reduction": "sum",
+    "learning_rate": 3e-4,
+    "weight_decay": 1e-5,
+    "decay": "matrices",
+    "batch": 64,
+    "epochs": 200,
+    "schedule": "cosine",
+    "augmentation": "flip_shift",
+    "precision": "bf16",
+    "seed": 51,
+    "test": "never",
+    "cosine_every": 0,
+}
 LATER_FIELDS = {
     "alpha_schedule": "early",
     "objective": "softmax",
@@ -35,6 +59,9 @@ MODEL_FIELDS = {
 LAST_FIELDS = {"layers": "later"}
 PUBLISHED_FIELDS = {"passes": 3, "erased_area": 0.4, "mixing": 0.5}
 STRENGTH_FIELDS = {"layer_reduction": "mean", "balance": "norms"}
+ALL_FIELDS = (
+    FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS | PUBLISHED_FIELDS
+)
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
 NEEDS = {"initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}

@@ -6,6 +6,7 @@ that all backbones share.
 
 from typing import Any
 
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import SCALES
 
 
@@ -22,6 +23,14 @@ SMALL = Sizes(
     cnn={"widths": (4, 6, 4), "hidden": (12,), "pool_after": (1,)},
     vit={"depth": 2, "width": 8, "heads": 2, "patch": 4},
 )
+
+TINY_DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
+
+
+def tiny_spec(arch: str = "mlp", **fields: Any) -> RunSpec:
+    """An Asymmetric run of four steps an epoch, where tests do not care what is trained."""
+    return RunSpec(arch=arch, **{"dataset_options": TINY_DATA, "arch_options": SMALL[arch], "batch": 16, **fields})
+
 
 # Large enough to learn something, or to drift apart from a wrong twin.
 LEARNING = Sizes(

@@ -135,12 +135,6 @@ def test_a_diverged_run_counts_with_chance_accuracy():
         compare(frame.drop(columns="classes"))
 
 
-def test_a_diverged_run_counts_as_chance_even_where_it_has_an_accuracy():
-    frame = rows([0.5, 0.5], [0.9, 0.6])
-    frame.loc[frame["test_accuracy"] == 0.9, "outcome"] = "diverged"
-    assert only(compare(frame))["asymmetric_mean"] == pytest.approx((0.1 + 0.6) / 2)
-
-
 @pytest.mark.parametrize(
     ("asymmetric", "reason", "words"),
     [

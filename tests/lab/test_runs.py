@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from asymtrain import UsageError, models
+from asymtrain import UsageError
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec, from_stored, grid, pairs
 from run_values import fields
 
@@ -173,8 +173,3 @@ def test_a_run_reads_its_history():
     assert (empty.test_accuracy, empty.best_validation, empty.mean_cosine, empty.seconds) == (None, None, None, 0)
     assert Run(RunSpec(), (epoch(1), epoch(2))).best_validation is None
     assert Run(RunSpec(), (epoch(1, 0.0),)).best_validation.epoch == 1
-
-
-@pytest.mark.parametrize("arch", models.BACKBONES)
-def test_every_backbone_makes_a_spec(arch):
-    assert RunSpec(arch=arch, arch_options={"initialisation": "trunc_normal"}).arch == arch

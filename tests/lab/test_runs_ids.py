@@ -18,6 +18,8 @@ from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
 from run_values import (
+    ALL_FIELDS,
+    FIRST_FIELDS,
     LAST_FIELDS,
     LATER_FIELDS,
     MODEL_FIELDS,
@@ -25,7 +27,6 @@ from run_values import (
     NEEDS,
     PUBLISHED_FIELDS,
     RECIPE_FIELDS,
-    STRENGTH_FIELDS,
     VALUES,
     fields,
 )
@@ -82,33 +83,6 @@ PINNED_DEFAULTS = {
     "cosine_every": 16,
 }
 
-FIRST_FIELDS = {
-    "dataset": "cifar100",
-    "dataset_options": {"download": False},
-    "per_class": 5,
-    "label_noise": 0.3,
-    "validation": "none",
-    "arch": "cnn",
-    "arch_options": {"widths": [8, 16, 16, 8, 8, 4], "dropout": 0.25},
-    "redundancy": 20,
-    "activation": "all",
-    "alpha": 46.416,
-    "class_reduction": "sum",
-    "learning_rate": 3e-4,
-    "weight_decay": 1e-5,
-    "decay": "matrices",
-    "batch": 64,
-    "epochs": 200,
-    "schedule": "cosine",
-    "augmentation": "flip_shift",
-    "precision": "bf16",
-    "seed": 51,
-    "test": "never",
-    "cosine_every": 0,
-}
-ALL_FIELDS = (
-    FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS | STRENGTH_FIELDS | PUBLISHED_FIELDS
-)
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"bias": "none"}

@@ -36,21 +36,13 @@ def refuse(text, *arguments, build=False):
     assert "\n" not in str(problem.value)
 
 
-def test_what_a_docstring_says_of_a_model(tmp_path, monkeypatch):
+def test_what_a_docstring_says_of_a_model(own_module):
     text = (
         'from torch import nn\ndef told():\n    """Two\n    lines."""\ndef silent(): pass\nclass Own(nn.Module): pass\n'
     )
-    (tmp_path / "told_nets.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    own_module("told_nets", text)
     names = ("told_nets:told", "told_nets:silent", "told_nets:Own", "told_nets:nowhere", "mlp", "timm:resnet18")
     assert [describe_model(name) for name in names] == ["Two lines.", "", "", "", "", ""]
-
-
-def test_a_config_class_of_transformers():
-    pytest.importorskip("transformers")
-    named = named_model("hf:ViTConfig", SMALL)
-    model = named.build_for(7, images(64))
-    assert model(torch.randn(2, 3, 64, 64)).logits.shape == (2, 7)
 
 
 def test_a_config_file(tmp_path):
@@ -92,11 +84,9 @@ OWN = {
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(own_module):
     for name, text in OWN.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.chdir(tmp_path)
+        own_module(name, text)
 
 
 def test_a_function_of_the_users_own(own):
@@ -185,13 +175,6 @@ def test_a_library_that_does_not_import(error, text, monkeypatch):
 
     monkeypatch.setattr("asymtrain.lab.sources.builders.importlib.import_module", fail)
     refuse(text, "timm:conv")
-
-
-def test_the_real_timm_where_it_imports():
-    timm = pytest.importorskip("timm", reason="timm is optional and imports beside few builds of torch")
-    model = named_model("timm:resnet18").build_for(5, images(64))
-    assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
-    assert timm.is_model("resnet18")
 
 
 NETS = """
@@ -306,17 +289,10 @@ def gray(classes):
 
 
 @pytest.fixture
-def nets(tmp_path, monkeypatch):
+def nets(own_module):
     """A module `my_nets` in the folder that the user works in."""
-    (tmp_path / "my_nets.py").write_text(NETS)
-    (tmp_path / "my_parts.py").write_text("from torch import nn\nhead = lambda classes: nn.Linear(12, classes)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
-    for name in ("my_nets", "my_parts"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield
-    for name in ("my_nets", "my_parts"):
-        sys.modules.pop(name, None)
+    own_module("my_nets", NETS)
+    own_module("my_parts", "from torch import nn\nhead = lambda classes: nn.Linear(12, classes)\n")
 
 
 def build(name, shape=(3, 2, 2), seed=1, classes=4, **options):

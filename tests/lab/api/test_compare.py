@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from api_examples import CLASSES, net, points
 from torch import nn
 
 import asymtrain
@@ -25,7 +26,6 @@ from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
-CLASSES = 3
 NETS = """
 from torch import nn
 
@@ -42,25 +42,6 @@ def folder(workplace, one_core, monkeypatch):
     return workplace
 
 
-@pytest.fixture
-def own_nets(folder, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (folder / "compared_nets.py").write_text(NETS)
-    monkeypatch.syspath_prepend(folder)
-    yield
-    sys.modules.pop("compared_nets", None)
-
-
-def points(count=60, seed=0):
-    """Vectors of three classes that a line divides."""
-    x = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
-    return x, np.arange(count) % CLASSES
-
-
-def net(classes):
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
-
-
 def compare(build=None, data=None, **options):
     """One pair of runs of one epoch each, by the paper's recipe, which is for inputs of any kind."""
     options = {"seeds": 1, "recipe": "paper", "epochs": 1, "at": "1", "progress": False} | options
@@ -74,9 +55,11 @@ def test_the_docstring_runs():
 
 
 @pytest.mark.slow
-def test_it_gives_what_the_command_gives(own_nets, folder):
+def test_it_gives_what_the_command_gives(own_module, folder, monkeypatch):
     import pandas as pd
 
+    own_module("compared_nets", NETS)
+    monkeypatch.syspath_prepend(folder)
     command = ["run", "--arch", "compared_nets:net", "--data", "shapes", "--seeds", "2", "--epochs", "1"]
     command += ["--recipe", "ordinary", "--alpha", "0.5", "--batch", "16", "--arch-option", "width=3"]
     for option in ("classes=3", "size=40", "test_size=20"):

@@ -3,9 +3,8 @@
 import doctest
 import json
 
-import numpy as np
 import pytest
-from torch import nn
+from api_examples import net, points
 
 import asymtrain
 from asymtrain import UsageError
@@ -16,15 +15,10 @@ from asymtrain.lab.api import search as searching
 pytestmark = pytest.mark.usefixtures("workplace", "one_core")
 
 
-def net(classes):
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
-
-
 def search(**options):
-    data = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
     grids = {"learning_rates": [0.01], "weight_decays": [0.1], "alphas": [0.3, 1.0]}
     return asymtrain.search(
-        net, data, **grids | {"recipe": "paper", "epochs": 1, "at": "1", "progress": False} | options
+        net, points(), **grids | {"recipe": "paper", "epochs": 1, "at": "1", "progress": False} | options
     )
 
 

@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+from api_examples import net, points
 from torch import nn
 
 import asymtrain
@@ -16,19 +17,10 @@ pytestmark = pytest.mark.usefixtures("workplace", "one_core")
 TRIED = [{"objective": "softmax", "alpha": 1.0}]
 
 
-def points(count=160):
-    x = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    return x, np.arange(count) % 3
-
-
-def net(classes):
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
-
-
 def tune(build=None, data=None, **options):
     options = {"minutes": 9, "epochs": 1, "candidates": TRIED, "recipe": "paper", "at": "1"} | options
     build = build or (lambda classes: net(classes))
-    return asymtrain.tune(build, points() if data is None else data, progress=False, **options)
+    return asymtrain.tune(build, points(160) if data is None else data, progress=False, **options)
 
 
 def test_the_docstring_runs():

@@ -1,7 +1,6 @@
 """A file that someone sent runs no code: a command imports the functions alone that are typed in it."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,10 @@ SPECS = {
 
 
 @pytest.fixture(autouse=True)
-def trap(tmp_path):
+def trap(own_module):
     """A module beside the results that leaves a trace when it is imported."""
     training._LOADED.clear()  # of this process, which is many commands here
-    (tmp_path / "trap.py").write_text(TRAP)
-    yield tmp_path / "sprung"
-    sys.modules.pop("trap", None)
+    return own_module("trap", TRAP).with_name("sprung")
 
 
 def write_search(spec):

@@ -26,7 +26,7 @@ from asymtrain.lab.recipes import FIELDS, RECIPES
 from asymtrain.lab.runs import DEFAULTS
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
 from asymtrain.models import BACKBONES
-from run_values import LATER_FIELDS, MODEL_FIELDS, NEEDS, PUBLISHED_FIELDS, RECIPE_FIELDS
+from run_values import ALL_FIELDS, NEEDS
 
 
 @pytest.mark.parametrize(
@@ -256,8 +256,7 @@ def test_what_is_typed_wins_over_the_recipe_and_that_over_the_scale():
 
 @pytest.mark.parametrize("name", [*FIELDS, "last_batch"])
 def test_every_part_of_a_recipe_can_be_given(name):
-    values = {**LATER_FIELDS, **RECIPE_FIELDS, **MODEL_FIELDS, **PUBLISHED_FIELDS}
-    value = (values | {"decay": "matrices", "schedule": "cosine", "augmentation": "trivial"}).get(name)
+    value = ALL_FIELDS[name]
     if name in ("learning_rate", "weight_decay", "batch"):
         assert name in vars(RunOptions())
         return

@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from asymtrain.lab import executors
-from asymtrain.lab import terminal as screen
 from asymtrain.lab.cli import paper
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions, study_sentence
-from asymtrain.lab.report.table import Cell, Mean, Range, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
 from asymtrain.lab.studies.paper import blocks
 from asymtrain.lab.studies.paper.blocks import BLOCKS
@@ -22,7 +19,6 @@ from asymtrain.lab.studies.paper.claims import claims
 from asymtrain.lab.studies.paper.recipe import part_of
 from asymtrain.lab.studies.paper.recipes import RECIPES
 from asymtrain.lab.studies.paper.study import SIZES, Scope
-from asymtrain.lab.studies.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Block
 from asymtrain.models import MLP
@@ -248,55 +244,6 @@ def test_several_readings_side_by_side(cli):
     (result,) = json.loads(shown.out)["results"]
     readings = [row[1]["text"] for row in result["tables"][0]["rows"]]
     assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("width", range(70, 150, 5))
-def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
-    """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
-    monkeypatch.setattr(screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
-    columns = (*headings_of(("Backbone", "N")), *EFFECT[:4], OVER_IMAGES, *EFFECT[4:], *PAPERS)
-    mean, interval = Mean(0.203, 0.003), Range(2.2, 6.8)
-    row = ("MLP", "10x", mean, mean, 4.5, interval, interval, 0.0, 10, mean, mean, -22.0, 26.5)
-    missing = (Cell("CNN"), Cell("10x"), *missing_cells(7), *row[9:])
-    screen.show_table(Table("table1", "Table 1", columns, make_rows((row, row if whole else missing)), "A note."))
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= width
-    for word in (
-        "Backbone",
-        "MLP",
-        "10x",
-        "+2.2 to +6.8%",
-        "0.203±0.003",
-        "Asymm.",
-        "<0.0001",
-        "+26.5",
-        "Difference",
-        "images",
-    ):
-        assert word in shown
-
-
-def test_one_backbone_at_a_time(cli, tmp_path):
-    result = cli("paper", "run", "table3", "--arch", "mlp", "--out", "study")
-    assert result.code == 0, result.err
-    assert "Missing: 4 runs, 0 measurements" in result.err
-    assert "are left" not in result.err
-    with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
-        assert {run.spec.arch for run in store.runs()} == {"mlp"}
-
-
-@pytest.mark.slow
-def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
-    for _ in range(2):  # it says so each time, and what it asks for helps
-        result = cli("paper", "run", "table3", "--minutes", "0.0000001")
-        assert result.code == 0, result.err
-        assert (
-            "Not finished: 12 runs and 0 measurements are left. Starting took all of this time: give the same "
-            "command with more --minutes.\n"
-        ) in result.err
-        assert "—" in result.out
-    assert "are left" not in cli("paper", "run", "table3", "--minutes", "10").err
 
 
 def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asymtrain.lab.store import Store
-from asymtrain.lab.studies.practice import Practice, protocol
+from asymtrain.lab.studies.practice import protocol
 from asymtrain.lab.studies.practice.protocol import BLOCKS, Task
 from asymtrain.lab.studies.study import Block
 
@@ -92,16 +92,6 @@ def costs_of_every_form(model):
 def first_missing(cli):
     listed = rows(cli("practice", "list", "--quick", "--device", "cpu", "--store", "s.sqlite", "--json"))
     return next(name for name, row in listed.items() if row["runs_there"] < row["runs_needed"])
-
-
-@pytest.mark.slow
-def test_next_does_the_first_block_that_is_not_finished(cli, tiny, monkeypatch):
-    monkeypatch.setattr(Practice, "blocks", {"backbones": BLOCKS["backbones"]})
-    command = ("practice", "next", "--quick", "--device", "cpu", "--store", "s.sqlite")
-    first = cli(*command)
-    assert first.code == 0, first.err
-    assert "Block backbones: the MLP." in first.err
-    assert "Every block is finished" in cli(*command).out
 
 
 @pytest.mark.parametrize(

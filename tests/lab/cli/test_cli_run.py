@@ -11,15 +11,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from asymtrain.lab import executors
 from asymtrain.lab.candidates import RECOMMENDED, RECOMMENDED_ON_CONVOLUTIONS, Candidate
-from asymtrain.lab.cli.app import app
-from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.report.run_report import FILES
 from asymtrain.lab.scales import SCALES
@@ -197,13 +193,11 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--data", "shaps"), "did you mean 'shapes'"),
         (("--data", "cifar10"), "--data-root"),
         (("--store", "."), ". is a folder: give the path of a file"),
         (("--data", "folder:nowhere"), "nowhere is not a folder"),
         (("--arch", "cnnn"), "did you mean 'cnn'"),
         (("--arch", "cnn", "--data-option", "image_size=12"), "12 cannot be halved 3 times: give a multiple of 8"),
-        (("--alpha", "much"), "--alpha"),
         (("--alpha=-1",), "asymtrain: --alpha must be 0 or more, got -1.0"),
         (("--set", "clip=-1"), "asymtrain: --set clip must be 0 or more, got -1.0"),
         (("--strength", "-1"), "strength must be a finite number of 0 or more, got -1.0"),
@@ -225,8 +219,6 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         (("--set", "signal=noise", "--set", "signal=gated"), "signal is already set to noise"),
         (("--precision", "fp8"), "asymtrain: --precision must be one of"),
         (("--executor", "lokal"), "did you mean 'local'"),
-        (("--device", "abacus"), "abacus"),
-        (("--sedes", "3"), "--sedes"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, monkeypatch, arguments, text):
@@ -249,58 +241,6 @@ def test_an_unwritable_layer_is_found_before_training(refused, tmp_path, monkeyp
 
     monkeypatch.setattr(executors, "execute", never)
     assert "cannot write" in refused(*TINY, option, "file/below")
-
-
-def test_unknown_commands_and_help(cli, refused):
-    assert "ruin" in refused("ruin")
-    shown = cli("--help")
-    assert shown.code == 0
-    for command in ("run", "report", "status", "data"):
-        assert command in shown.out
-    assert cli().out == shown.out
-    assert re.fullmatch(r"asymtrain \d+\.\d+\.\d+\n", cli("--version").out)
-
-
-def test_through_typers_own_runner(cli, tmp_path):
-    result = CliRunner().invoke(app, [*ONE_PAIR, "--json", "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["runs"]["finished"] == 2
-
-
-def test_a_missing_extra_is_named(monkeypatch, refused):
-    for name in [name for name in sys.modules if name.startswith("asymtrain.lab.cli")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "typer", None)
-    assert 'pip install -e ".[lab]"' in refused("run")
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.slow
-def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
-    # More runs than are trained in any time that this process may have to wait for its turn.
-    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "100", "--epochs", "1"]
-    cores(1)
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr.readline().startswith("Loading PyTorch")
-        assert process.stderr.readline().startswith("Defaults: ")
-        assert process.stderr.readline().startswith("Recommended branches: ")
-        first = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=600)
-    assert first.startswith("1/200 "), first + err
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert re.search(r"Stopped: \d+ of 200 runs", err)
-    assert 1 <= len(rows(tmp_path / "asymtrain-report")) < 200
-    assert not list((tmp_path / "asymtrain-report").glob("*.new"))
-    assert "Traceback" not in out
 
 
 # As fast as any when it is checked; as slow as an import or a compilation once stacks are planned.
@@ -354,18 +294,8 @@ def cores():
     os.sched_setaffinity(0, before)
 
 
-def test_runs_are_tracked_as_they_train(cli, tmp_path):
-    pytest.importorskip("tensorboard")
-    result = cli(*ONE_PAIR, "--track", "tensorboard", "--json")
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["runs"]["finished"] == 2
-    assert "Tracked: tensorboard --logdir asymtrain-report/tensorboard\n" in result.err
-    assert len(list((tmp_path / "asymtrain-report" / "tensorboard").glob("*/events.*"))) == 2
-    assert "Tracked" not in cli(*ONE_PAIR, "--track", "tensorboard").err, "nothing was trained"
-
-
 TRACKING = {
-    "run": "",
+    "run": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
     "search": "",
     "tune mlp": "--arch-option widths=[8,8] --minutes 0.05 --epochs 1 --candidate alpha=0.1",
     "paper run table3": "",
@@ -375,12 +305,15 @@ TRACKING = {
 
 
 @pytest.mark.parametrize("command", [command for command, options in TRACKING.items() if options])
-def test_what_others_train_is_tracked(command, cli, photos, tmp_path):
+def test_what_a_command_trains_is_tracked(command, cli, photos, tmp_path):
     pytest.importorskip("tensorboard")
-    result = cli(*command.split(), *TRACKING[command].split(), "--out", "study", "--track", "tensorboard")
+    words = (*command.split(), *TRACKING[command].split(), "--out", "study", "--track", "tensorboard")
+    result = cli(*words)
     assert result.code == 0, result.err
     assert "Tracked: tensorboard --logdir study/tensorboard\n" in result.err
     assert list((tmp_path / "study" / "tensorboard").glob("*/events.*"))
+    if command == "run":
+        assert "Tracked" not in cli(*words).err, "nothing was trained"
 
 
 def test_what_trains_nothing_has_nothing_to_track(refused):
@@ -404,15 +337,12 @@ def data(count=40):
         print(os.getpid(), file=file)
     source = numpy.random.default_rng(0)
     return source.integers(0, 256, (count, 1, 8, 8), dtype=numpy.uint8), numpy.arange(count) % 4
-def chance():
-    return numpy.random.rand(40, 5), numpy.arange(40) % 4
 """
 
 
 @pytest.mark.slow
-def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
-    (tmp_path / "own_images.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
+def test_data_of_a_function_reach_the_workers(cli, own_module, tmp_path, monkeypatch):
+    own_module("own_images", OWN)
     monkeypatch.setattr("asymtrain.lab.executors.local.cores", lambda: 2)
     result = cli(*TINY, "--data", "own_images:data", "--data-option", "image_size=6", "--data-option", "count=80")
     assert result.code == 0, result.err
@@ -421,21 +351,6 @@ def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
     assert len(processes) == 2 * 3  # each calls the function again, and compares
     assert len(rows(tmp_path / "asymtrain-report")) == 4
     assert {row["classes"] for row in rows(tmp_path / "asymtrain-report")} == {"4"}
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("npz:data.npz", "numpy.savez"),
-        ("own_chance:chance", "other arrays when it was called again"),
-        ("own_gone:data", "cannot be imported"),
-    ],
-)
-def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path, monkeypatch, name, text):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "own_chance.py").write_text(OWN)
-    np.savez("data.npz", x=np.zeros((9, 4), object), y=np.zeros(9))
-    assert text in refused(*ONE_PAIR, "--data", *name.split())
 
 
 NETS = """
@@ -452,37 +367,8 @@ def few(classes):
 
 
 @pytest.fixture
-def own_nets(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
-    (tmp_path / "own_nets.py").write_text(NETS)
-    yield tmp_path / "own_nets.py"
-    sys.modules.pop("own_nets", None)
-
-
-@pytest.mark.slow
-def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, photos, tmp_path):
-    command = ("run", "--arch", "own_nets:net", "--data", photos, *ONCE, "--arch-option", "width=3")
-    result = cli(*command)
-    assert result.code == 0, result.err
-    assert "own_nets:net" in result.out
-    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
-        assert {run.spec.arch_options for run in store.runs()} == {(("width", 3),)}
-        assert len({(run.model_fingerprint, run.data_fingerprint) for run in store.runs()}) == 1
-    del sys.modules["own_nets"]
-    own_nets.write_text(NETS.replace("nn.ReLU()", "nn.GELU()"))
-    told = refused(*command)
-    assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite" in told
-    assert "--fresh" in told
-    assert "changed since 2 runs" in refused(*command, "--seeds", "43,")
-    store = ("--store", "asymtrain-report/runs.sqlite")
-    other = ("search", *command[1:5], "--arch-option", "width=3", "--epochs", 1, "--out", "search", *store)
-    assert "the model own_nets:net changed since 2 runs" in refused(*other)
-    assert cli(*command, "--fresh").code == 0
-    assert cli(*command).code == 0
-    (tmp_path / "photos" / "red" / "0.png").unlink()
-    load_for.__globals__["_LOADED"].clear()  # as in a new process
-    assert "the data folder:photos changed since 2 runs in" in refused(*command)
+def own_nets(own_module):
+    own_module("own_nets", NETS)
 
 
 @pytest.mark.parametrize(
@@ -522,9 +408,9 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
     with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
         assert {run.spec.initial_weights for run in store.runs()} == {"net.safetensors"}
     save_file({**values, "1.bias": torch.zeros(4), "3.weight": torch.ones(7, 4)}, "net.safetensors")
-    assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in refused(
-        *command, *weights
-    )
+    told = refused(*command, *weights)
+    assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in told
+    assert "--fresh" in told
 
 
 ENOUGH = ("--data-option", "size=6500", "--data-option", "image_size=8", "--data-option", "test_size=100")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -91,17 +90,8 @@ def test_it_can_be_watched(cli):
     assert "Watch it train: http://" in result.err
 
 
-def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
-    (tmp_path / "asymtrain-tune").mkdir()
-    with running._alone_in(tmp_path / "asymtrain-tune"):
-        assert "another tune is running in asymtrain-tune" in refused(*TINY)
-    with running._alone_in(tmp_path / "asymtrain-tune"):  # which was let go of
-        pass
-
-
-def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypatch):
-    (tmp_path / "tuned_nets.py").write_text(NETS)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, own_module, tmp_path):
+    own_module("tuned_nets", NETS)
     command = f"tune tuned_nets:tiny --data {many_photos} --epochs 1 --at 2 --at 4 --minutes 9".split()
     result = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later", "--json")
     assert result.code == 0, result
@@ -114,8 +104,7 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     assert shown["layers"] == ["4"]
     assert shown["question"]["base"]["schedule"] == "cosine"  # of the ordinary recipe
     # Nothing is left to train, and yet another model by the same name is not answered with these runs.
-    (tmp_path / "tuned_nets.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
-    del sys.modules["tuned_nets"]
+    own_module("tuned_nets", NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
     changed = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later")
     assert changed.code == 2
     assert "the model tuned_nets:tiny changed since" in changed.err
@@ -171,11 +160,9 @@ def test_the_limit_of_time(given, minutes):
     assert Effort(**given).limit() == minutes
 
 
-def test_a_model_without_blocks_asks_for_the_option(refused, tmp_path, monkeypatch):
-    (tmp_path / "flat_nets.py").write_text(
-        "from torch import nn\ndef flat(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))\n"
-    )
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def test_a_model_without_blocks_asks_for_the_option(refused, own_module):
+    built = "return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))"
+    own_module("flat_nets", f"from torch import nn\ndef flat(classes):\n    {built}\n")
     assert "name layers with --at, for example --at 'layers.*'" in refused("tune", "flat_nets:flat")
 
 

@@ -19,17 +19,9 @@ from asymtrain.lab.live_page import served
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
 from invented_runs import invented_epoch
-from small_backbones import SMALL
+from small_backbones import tiny_spec
 
-SPECS = pairs(
-    RunSpec(
-        dataset_options={"classes": 4, "size": 64, "test_size": 16, "image_size": 8},
-        arch_options=SMALL["mlp"],
-        batch=16,
-        epochs=3,
-    ),
-    [42, 43],
-)
+SPECS = pairs(tiny_spec(epochs=3), [42, 43])
 
 
 def finished(spec):
@@ -163,15 +155,6 @@ def test_a_failure_is_named_with_its_reason(store):
     assert "the disk is &lt;full&gt;" in page
 
 
-@pytest.mark.parametrize("host", ["evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
-def test_other_names_of_this_machine_are_refused(store, host):
-    with served(store) as server:
-        status, headers, body = get(server, Host=host.format(port=server.port))
-        assert (status, headers["ETag"]) == (403, None)
-        assert server.query not in body
-        assert get(server, Host=f"LocalHost:{server.port}")[0] == 200
-
-
 @pytest.mark.parametrize("path", ["/", "/?", "/?token=", "/?token={half}", "/?x=1&{query}", "/?{query}&"])
 def test_the_page_needs_the_token_of_its_link(store, path):
     with served(store) as server:
@@ -192,13 +175,18 @@ def test_a_page_without_a_token(store):
 def answer_to(server, request):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(request.format(port=server.port, query=server.query).encode())
-        return connection.makefile("rb").readline().decode().strip()
+        return connection.makefile("rb").read().decode()
 
 
 @pytest.mark.parametrize(
     ("request_text", "status"),
     [
         ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 200),
+        ("GET /?{query} HTTP/1.1\r\nHost: LocalHost:{port}\r\n\r\n", 200),
+        ("GET /?{query} HTTP/1.1\r\nHost: evil.example:{port}\r\n\r\n", 403),
+        ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 403),
+        ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", 403),
+        ("GET /?{query} HTTP/1.1\r\nHost:\r\n\r\n", 403),
         ("GET /?{query} HTTP/1.1\r\n\r\n", 403),
         ("GET /?token=\xe9 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 403),
         ("GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.example\r\n\r\n", 403),
@@ -207,11 +195,12 @@ def answer_to(server, request):
         ("GET http://127.0.0.1:{port}/?{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 400),
         ("GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 400),
     ],
-    ids=["good", "no host", "no ascii", "two hosts", "a host twice", "other uri", "own uri", "broken uri"],
 )
-def test_absolute_uris_and_repeated_hosts_are_refused(store, capfd, request_text, status):
+def test_other_hosts_and_absolute_uris_are_refused(store, capfd, request_text, status):
     with served(store) as server:
-        assert answer_to(server, request_text).split()[1] == str(status)
+        answer = answer_to(server, request_text)
+    assert answer.split()[1] == str(status)
+    assert status == 200 or server.query not in answer
     assert capfd.readouterr().err == "", "a request prints nothing while a study trains"
 
 

@@ -32,11 +32,6 @@ def test_only_a_set_of_images_has_images():
             _ = dataset(KINDS[kind]).train.images
 
 
-def test_sums_are_taken_in_any_number_of_channels():
-    data = dataset(KINDS["images"]).train
-    np.testing.assert_array_equal(data.channel_sums[..., 0], data.images.sum((2, 3)))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fingerprint_changes_with_anything_that_is_learnt(kind):
     inputs = KINDS[kind]

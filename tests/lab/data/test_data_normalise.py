@@ -52,25 +52,6 @@ def test_no_images(data):
         channel_statistics(data, np.array([], np.int64))
 
 
-def test_normalised_training_images_have_mean_zero_and_deviation_one(images, data):
-    mean, std = channel_statistics(data, np.arange(2500))
-    x = normalise(torch.from_numpy(images), mean, std)
-    assert x.dtype == torch.float32
-    assert x.mean((0, 2, 3)).abs().max() < 1e-5
-    assert (x.std((0, 2, 3)) - 1).abs().max() < 1e-3
-    channel = (images[4, 1] / 255 - mean[1].item()) / std[1].item()
-    np.testing.assert_allclose(x[4, 1].numpy(), channel, atol=1e-5)
-
-
-def test_a_stack_has_its_own_statistics_for_each_run(images):
-    stack = torch.from_numpy(images[:24]).reshape(4, 6, 3, 5, 7)
-    mean, std = torch.rand(4, 3), torch.rand(4, 3) + 0.5
-    together = normalise(stack, mean, std)
-    for r in range(4):
-        torch.testing.assert_close(together[r], normalise(stack[r], mean[r], std[r]))
-    torch.testing.assert_close(normalise(stack, mean[0], std[0])[2], normalise(stack[2], mean[0], std[0]))
-
-
 def test_vectors_have_statistics_of_each_feature():
     source = np.random.default_rng(0)
     vectors = (source.normal(size=(70_000, 4)) * (1, 1e-3, 1e4, 0) + (0, 500, -3, 0.1)).astype(np.float32)
@@ -87,13 +68,6 @@ def test_vectors_have_statistics_of_each_feature():
     assert all(torch.equal(a, b) for a, b in zip((mean, std), statistics(data, np.sort(rows)), strict=True))
     with pytest.raises(UsageError, match="at least one vector"):
         statistics(data, rows[:0])
-
-
-def test_a_stack_of_vectors_has_its_own_statistics_for_each_run():
-    stack, mean, std = torch.rand(4, 6, 3), torch.rand(4, 3), torch.rand(4, 3) + 0.5
-    together = normalise(stack, mean, std)
-    for r in range(4):
-        assert torch.equal(together[r], normalise(stack[r], mean[r], std[r]))
 
 
 def test_tokens_stay_as_they_are():

@@ -232,13 +232,10 @@ value = 3
 
 
 @pytest.fixture
-def module(folder, monkeypatch):
-    (folder / "mine.py").write_text(MODULE)
-    (folder / "helper.py").write_text("import numpy\nvectors = numpy.ones((20, 5))")
-    (folder / "broken.py").write_text("import")
-    yield
-    for name in ("mine", "helper", "broken"):
-        sys.modules.pop(name, None)
+def module(own_module):
+    own_module("mine", MODULE)
+    own_module("helper", "import numpy\nvectors = numpy.ones((20, 5))")
+    own_module("broken", "import")
 
 
 @pytest.mark.usefixtures("module")

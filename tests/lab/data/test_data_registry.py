@@ -2,7 +2,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset, Examples, class_count, data_root, load, registry, shapes, source_names
@@ -18,15 +17,6 @@ def test_shapes_by_name_with_options():
     assert data.train != data.test  # compared by identity
     assert registry.size_of("shapes") == (len(shapes.load().class_names), shapes.SIZE, shapes.TEST_SIZE)
     assert registry.size_of("shapes", {"size": 9}).train == 9
-
-
-def test_folder_by_name(tmp_path, monkeypatch):
-    for name in ("a", "b"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(2):
-            Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / f"{i}.png")
-    monkeypatch.chdir(tmp_path)
-    assert load("folder:photos", image_size=8).train.images.shape == (2, 3, 8, 8)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])

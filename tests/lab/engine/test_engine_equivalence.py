@@ -33,6 +33,15 @@ def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, dataset):
     assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, *STRATEGIES)
 
 
+@pytest.mark.slow  # each setting alone is tried below
+@pytest.mark.parametrize("arch", ["cnn", "vit"])
+def test_settings_together(arch, dataset):
+    options = {"cnn": {"dropout": 0.3, "points": (3, 1)}, "vit": {"branch_input": "mean", "points": (1,)}}[arch]
+    together = {"class_reduction": "sum", "augmentation": "flip_shift", "schedule": "cosine", "decay": "matrices"}
+    together |= {"activation": "all", "validation": "none", "arch_options": {**LEARNING[arch], **options}}
+    assert_stack_is_near(mixed_specs(base_spec(arch, **together), runs=3), dataset, "batched")
+
+
 VARIANTS = {
     "all": {"activation": "all"},
     "sum over classes": {"class_reduction": "sum"},
@@ -63,29 +72,6 @@ LONG = ("one batch", "no subset", "whole batches", "cosine at every step")
 def test_every_setting(variant, steps, dataset):
     specs = mixed_specs(base_spec("mlp", **{"epochs": steps // 5, **variant}), runs=3)
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
-
-
-COMBINED = {
-    "cnn": [
-        {"class_reduction": "sum", "augmentation": "flip_shift", "schedule": "cosine",
-         "decay": "matrices", "arch_options": {**LEARNING["cnn"], "dropout": 0.3}},
-        {"activation": "all", "validation": "none",
-         "arch_options": {**LEARNING["cnn"], "dropout": 0, "points": (3, 1)}},
-    ],
-    "vit": [
-        {"class_reduction": "sum", "augmentation": "flip_shift", "schedule": "cosine",
-         "decay": "matrices"},
-        {"activation": "all", "validation": "none",
-         "arch_options": {**LEARNING["vit"], "branch_input": "mean", "points": (1,)}},
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.slow  # each setting alone, and each backbone with other settings, are tried above
-@pytest.mark.parametrize(("arch", "variant"), [(arch, v) for arch, found in COMBINED.items() for v in found], ids=str)
-def test_settings_together(arch, variant, dataset):
-    specs = mixed_specs(base_spec(arch, **variant), runs=3)
-    assert_stack_is_near(specs, dataset, "batched")
 
 
 @few_steps_or_all

@@ -10,7 +10,6 @@ from torch import nn
 from asymtrain import UsageError
 from asymtrain.branches import _heads
 from asymtrain.lab import runs
-from asymtrain.lab.data import load
 from asymtrain.lab.engine import train_reference
 
 
@@ -25,11 +24,6 @@ def bent(width, outputs):
 
 def normalised(width, outputs):
     return nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, outputs))
-
-
-@pytest.fixture
-def dataset():
-    return load("shapes", classes=4, size=96, test_size=24, image_size=16)
 
 
 @pytest.fixture

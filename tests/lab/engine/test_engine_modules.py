@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 from collections import OrderedDict
-from functools import partial
 
 import any_models
 import equivalence
@@ -20,8 +19,7 @@ from asymtrain import streams
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
-from asymtrain.lab.devices import compiler_settings
-from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
+from asymtrain.lab.engine import Stack, StackPlan, train_reference, train_stack
 from asymtrain.lab.engine.draws import Draws
 from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.plan import plan
@@ -192,23 +190,6 @@ def test_a_run_that_diverges_leaves_its_neighbours(datasets):
     stack = stack_of([dataclasses.replace(calm, learning_rate=1e30), calm], datasets["images"], "side_by_side")
     assert [run.outcome for run in stack.results()] == ["diverged", "finished"]
     assert_same_bits(weights_of(stack, 1), weights_of(stack_of([calm], datasets["images"], "side_by_side")))
-
-
-@pytest.mark.slow
-def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(datasets, monkeypatch):
-    """Compiled forms keep the first stack's module, which its last evaluation left in evaluation mode."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(programs, "_COMPILED", {})
-    spec = module_spec("vector_network", epochs=1)
-    for seed in (1, 2):
-        specs = [dataclasses.replace(spec, seed=seed)]
-        alone, shared = (Stack(specs, datasets["vectors"], strategy="side_by_side") for _ in range(2))
-        shared.programs = shared.compiled(shared.programs)
-        alone.advance()
-        with compiler_settings():
-            shared.advance()
-        for name, value in alone.buffers.items():
-            assert torch.allclose(value, shared.buffers[name], atol=1e-4), name
 
 
 def test_the_order_of_parameters_is_the_same_in_every_process(datasets):

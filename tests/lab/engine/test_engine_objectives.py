@@ -8,16 +8,10 @@ from near_reference import assert_stack_is_near
 from small_runs import STRATEGIES, spec_of, trained
 
 from asymtrain import UsageError, objectives
-from asymtrain.lab.data import load
 from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import prior_bias, run_data
 from asymtrain.lab.runs import choices
 from asymtrain.objectives import Objective
-
-
-@pytest.fixture
-def dataset():
-    return load("shapes", classes=4, size=96, test_size=24, image_size=16)
 
 
 @dataclasses.dataclass(frozen=True)

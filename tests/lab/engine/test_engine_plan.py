@@ -13,40 +13,11 @@ from asymtrain.lab.engine import StackPlan, load_for, plan
 from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
-from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NEEDS, PUBLISHED_FIELDS, RECIPE_FIELDS, STRENGTH_FIELDS
+from run_values import ALL_FIELDS, NEEDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
-OTHER = {
-    "dataset": "cifar10",
-    "dataset_options": {"size": 100},
-    "per_class": 5,
-    "label_noise": 0.5,
-    "validation": "none",
-    "arch": "vit",
-    "arch_options": {"widths": (8, 8)},
-    "redundancy": 20,
-    "activation": "all",
-    "alpha": 0.1,
-    "class_reduction": "sum",
-    **LATER_FIELDS,
-    **RECIPE_FIELDS,
-    **MODEL_FIELDS,
-    **LAST_FIELDS,
-    **STRENGTH_FIELDS,
-    **PUBLISHED_FIELDS,
-    "learning_rate": 0.1,
-    "weight_decay": 0.1,
-    "decay": "matrices",
-    "batch": 64,
-    "epochs": 3,
-    "schedule": "cosine",
-    "augmentation": "flip_shift",
-    "precision": "bf16",
-    "seed": 1,
-    "test": "never",
-    "cosine_every": 1,
-}
+OTHER = ALL_FIELDS | {"dataset_options": {"size": 100}, "arch_options": {"widths": (8, 8)}}
 SHARED = {
     "label_noise", "label_smoothing", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
     "seed", "redundancy", "schedule", "schedule_by", "warmup", "clip", "averaging", "objective", "layers",

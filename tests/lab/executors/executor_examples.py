@@ -8,12 +8,9 @@ import dataclasses
 import time
 from pathlib import Path
 
-from asymtrain.lab.runs import RunSpec, pairs
+from asymtrain.lab.runs import pairs
 from asymtrain.lab.store import Store
-from small_backbones import SMALL
-
-DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
-
+from small_backbones import tiny_spec
 
 PATIENCE = 300.0  # seconds that nothing takes on a machine that is merely busy
 LONGER = (1, 4, 16, 64)  # times as many epochs: a stack that was done too early is tried again
@@ -30,8 +27,7 @@ def wait_for(happened, while_true=lambda: True):
 
 def examples(arch, seeds, epochs=30, **changes):
     """Plain and Asymmetric of some seeds."""
-    fields = {"dataset_options": DATA, "batch": 16, "test": "every", **changes}
-    return pairs(RunSpec(arch=arch, arch_options=SMALL[arch], epochs=epochs, **fields), range(seeds))
+    return pairs(tiny_spec(arch, **{"epochs": epochs, "test": "every", **changes}), range(seeds))
 
 
 def bare(run):

@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import sys
 
 import pytest
 import torch
-from executor_examples import DATA, examples
+from executor_examples import examples
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
@@ -16,6 +15,7 @@ from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import difference
 from asymtrain.lab.store import Store
 from asymtrain.models import MLP
+from small_backbones import TINY_DATA
 
 pytestmark = pytest.mark.usefixtures("one_core")
 SPECS = examples("mlp", 1, epochs=1)
@@ -72,7 +72,7 @@ def test_runs_of_one_model_and_data_have_the_same_fingerprints(store):
     assert plain.model_fingerprint is not None
     assert plain.model_fingerprint == asymmetric.model_fingerprint
     assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {"0123456789abcdef"}
-    assert (plain.classes, plain.largest_class) == (DATA["classes"], 0.25)
+    assert (plain.classes, plain.largest_class) == (TINY_DATA["classes"], 0.25)
     other = [
         dataclasses.replace(spec, arch_options={"widths": (9,)}, seed=7) for spec in SPECS
     ]  # another kind of model
@@ -108,9 +108,9 @@ def test_a_model_that_changed_does_not_go_on_from_a_checkpoint(tmp_path, monkeyp
     assert len(list(execute(specs, store=store, device="cpu"))) == 2
 
 
-def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(nets, tmp_path):
-    nets.write_text(NET.replace("nn.Linear(width", "nn.BatchNorm1d(width), nn.Linear(width"))
-    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, redundancy=0)
+def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(own_module, tmp_path):
+    own_module("own_nets", NET.replace("nn.Linear(width", "nn.BatchNorm1d(width), nn.Linear(width"))
+    spec = RunSpec(arch="own_nets:net", dataset_options=TINY_DATA, epochs=1, redundancy=0)
     images = len(run_data(spec, fingerprints.load_for(spec)).train)
     with pytest.raises(UsageError, match="the last batch of an epoch has one example"):
         next(execute([dataclasses.replace(spec, batch=images - 1)], store=tmp_path / "runs.sqlite"))
@@ -121,7 +121,7 @@ def test_data_that_changed_are_told_before_anything_is_trained(store, data_print
     data_print.append("fedcba9876543210")
     refuse(r"^the data shapes changed since 2 runs in .*runs\.sqlite were trained: they hold other examples", store)
     refuse("^the data shapes changed since 2 runs", store, examples("cnn", 1, epochs=1))
-    other = [dataclasses.replace(spec, dataset_options={**DATA, "size": 80}) for spec in SPECS]
+    other = [dataclasses.replace(spec, dataset_options={**TINY_DATA, "size": 80}) for spec in SPECS]
     assert len(list(execute(other, store=store, device="cpu"))) == 2
 
 
@@ -144,19 +144,9 @@ def test_one_model_is_built_for_each_kind_of_spec(store, monkeypatch):
     assert len(built) == 1  # where there is nothing to compare with, nothing is built
 
 
-@pytest.fixture
-def nets(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asymtrain.lab.sources.building._CHECKED", set())
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "own_nets.py").write_text(NET)
-    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
-    yield tmp_path / "own_nets.py"
-    sys.modules.pop("own_nets", None)
-
-
-def test_a_function_whose_code_changed(nets, tmp_path, data_print):
-    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, at="1")
+def test_a_function_whose_code_changed(own_module, tmp_path, data_print):
+    own_module("own_nets", NET)
+    spec = RunSpec(arch="own_nets:net", dataset_options=TINY_DATA, epochs=1, at="1")
     dataset = fingerprints.load_for(spec)
     taken = fingerprints.take_fingerprints([spec], dataset)
     path = tmp_path / "runs.sqlite"
@@ -165,25 +155,5 @@ def test_a_function_whose_code_changed(nets, tmp_path, data_print):
         for member in fingerprints.with_sources([run], taken, dataset):
             opened.add(member)
     check_sources([spec], path)
-    nets.write_text(NET.replace("width=4", "width=5"))
-    del sys.modules["own_nets"]
+    own_module("own_nets", NET.replace("width=4", "width=5"))
     refuse(r"the model own_nets:net changed since a run in .* was trained: names, shapes or types of", path, [spec])
-
-
-@pytest.mark.parametrize(
-    ("arch", "text"),
-    [
-        ("own_nets:nett", "unknown function in own_nets 'nett': did you mean 'net'"),
-        ("own_net:net", "own_net cannot be imported .*check the name"),
-        ("hf:VitConfig", "did you mean 'ViTConfig'"),
-        ("timm:resnet18", "timm is not installed: pip install timm"),
-    ],
-)
-def test_a_model_that_cannot_be_built_is_told_before_anything_is_written(nets, tmp_path, monkeypatch, arch, text):
-    if arch.startswith("hf"):
-        pytest.importorskip("transformers")
-    monkeypatch.setitem(sys.modules, "timm", None)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=text):
-        next(execute([RunSpec(arch=arch, dataset_options=DATA, epochs=1)], store=tmp_path / "runs.sqlite"))
-    assert sorted(tmp_path.rglob("*")) == before

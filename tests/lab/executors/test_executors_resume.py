@@ -195,16 +195,6 @@ def test_damaged_plans_are_set_aside_and_the_training_goes_on(train_here, train_
     assert seen[0] >= 2 * len(specs)
 
 
-def test_a_damaged_checkpoint_is_told_of(train_here, train_a_little, store, notes):
-    specs = examples("mlp", 2, epochs=5)
-    expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
-    train_a_little(specs)
-    (file,) = checkpoints(store).glob("*/state.safetensors")
-    file.write_bytes(b"")
-    assert rows(train_here(specs)) == expected
-    assert notes == [f"{file} cannot be used (it has no checksum): the stack starts anew"]
-
-
 @pytest.fixture
 def other_process(monkeypatch):
     """The name that another live process would put on its claims."""

@@ -1,35 +1,20 @@
 """Searches over tiny nets, and runs made by hand."""
 
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import Run
 from asymtrain.lab.search import replay
-from small_backbones import SMALL
-
-DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
+from invented_runs import invented_epoch
+from small_backbones import tiny_spec
 
 
 def base_of(arch="mlp", **fields):
     """A final Asymmetric run that trains in a blink."""
-    given = {"dataset_options": DATA, "arch_options": SMALL[arch], "batch": 16, "epochs": 4, **fields}
-    return RunSpec(arch=arch, **given)
+    return tiny_spec(arch, **{"epochs": 4, **fields})
 
 
 def run_of(spec, *validation, outcome="finished"):
     """A run whose epochs had these validation accuracies."""
-    history = [
-        Epoch(
-            epoch=i,
-            main_loss=1.0,
-            auxiliary_loss=None,
-            train_accuracy=0.5,
-            validation_accuracy=accuracy,
-            test_accuracy=None,
-            cosine=None,
-            cosine_min=None,
-            cosine_max=None,
-            seconds=0.0,
-        )
-        for i, accuracy in enumerate(validation, 1)
-    ]
+    epochs = [invented_epoch(number, 0.5, None, None) for number in range(1, len(validation) + 1)]
+    history = (one._replace(validation_accuracy=known) for one, known in zip(epochs, validation, strict=True))
     return Run(spec, tuple(history), outcome)
 
 

@@ -16,13 +16,18 @@ from invented_runs import invent
 HELPS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}
 
 
-def stages(asked, plan, gains, **options):
+def stages(asked, plan, gains, make=invented, **options):
     """The stages that a question comes through, and the race at its end."""
     runs, seen = {}, []
     while (race := replay(asked, plan, runs, **options)).missing:
         seen += [race.stage] if race.stage not in seen[-1:] else []
-        runs |= {spec.id: invented(spec, gains) for spec in race.missing}
+        runs |= {spec.id: make(spec, gains) for spec in race.missing}
     return seen, race
+
+
+def with_outcome(learns):
+    """Makes runs that diverge but where this is true of their spec."""
+    return lambda spec, gains: replace(invented(spec, gains), outcome="finished" if learns(spec) else "diverged")
 
 
 def test_without_a_plan_a_pair_is_timed():
@@ -91,12 +96,8 @@ def test_without_time_for_a_race_an_open_question_gets_more_pairs():
 @pytest.mark.parametrize("given", [True, False])
 def test_a_baseline_at_chance_tries_lower_rates_unless_one_was_given(given):
     asked = replace(question(GOOD), rate_given=given)
-    runs, rate, seen = {}, BASE.learning_rate, []
-    while (race := replay(asked, PLAN, runs)).missing:
-        seen += [race.stage] if race.stage not in seen[-1:] else []
-        for spec in race.missing:
-            learns = spec.learning_rate < rate / 2
-            runs[spec.id] = replace(invented(spec, {GOOD: 0.1}), outcome="finished" if learns else "diverged")
+    rate = BASE.learning_rate
+    seen, race = stages(asked, PLAN, {GOOD: 0.1}, with_outcome(lambda spec: spec.learning_rate < rate / 2))
     if given:
         assert seen == ["pairs"]
         assert race.ruling.because == "not learnt"
@@ -111,9 +112,7 @@ def test_a_baseline_at_chance_tries_lower_rates_unless_one_was_given(given):
 
 def test_where_no_rate_learns_it_ends():
     asked = replace(question(GOOD), rate_given=False)
-    runs = {}
-    while (race := replay(asked, PLAN, runs)).missing:
-        runs |= {spec.id: replace(invented(spec, {}), outcome="diverged") for spec in race.missing}
+    _, race = stages(asked, PLAN, {}, with_outcome(lambda spec: False))
     assert (race.stage, race.ruling.because, race.rate) == ("end", "not learnt", None)
     assert len(race.rates) == 2
     assert not race.is_open
@@ -121,11 +120,7 @@ def test_where_no_rate_learns_it_ends():
 
 def test_where_only_branches_make_it_learn_they_help():
     asked = replace(question(GOOD), rate_given=False)
-    runs, seen = {}, []
-    while (race := replay(asked, PLAN, runs)).missing:
-        seen += [race.stage] if race.stage not in seen[-1:] else []
-        for spec in race.missing:
-            runs[spec.id] = replace(invented(spec, {GOOD: 0.1}), outcome="finished" if spec.redundancy else "diverged")
+    seen, race = stages(asked, PLAN, {GOOD: 0.1}, with_outcome(lambda spec: spec.redundancy > 0))
     assert seen == ["pairs", "rates", "pairs"]  # first no lower rate made it learn without them
     assert (race.ruling.verdict, race.rate) == ("helps", None)
 
