@@ -83,8 +83,13 @@ class Objective:
         return shares.log()
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        """The share of right answers (...) of logits (..., R, C), over the rows that count (R) or all."""
-        return _share_right(logits, targets, keep)
+        """The share of right answers (...) of logits (..., R, C), over the rows that count (R) or all.
+
+        With class indices an answer is the largest logit; with values, the sign of each against one half.
+        """
+        if targets.ndim == logits.ndim:
+            return _mean(((logits > 0) == (targets >= 0.5)).to(torch.float32).mean(-1), keep)
+        return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
 
     @staticmethod
     def correct(logits: Tensor, targets: Tensor) -> Tensor:
@@ -137,7 +142,7 @@ class Softmax(Objective):
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
         # Only differences of these logits mean much: of shares the largest is asked for.
-        return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
+        return super().accuracy(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
 
 
 @dataclass(frozen=True)
@@ -200,8 +205,18 @@ class Mse(Objective):
         return shares.clone()
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        """R squared; of class indices the share of right answers."""
-        return _share_explained(logits, targets, keep)
+        """R squared: 1 is perfect, 0 as good as the mean of the targets. Of class indices the share of right answers.
+
+        If the targets do not vary, as with one row, it is 0 unless the answer is perfect.
+        """
+        if targets.ndim != logits.ndim:
+            return super().accuracy(logits, targets, keep)
+        goal = _goal(logits, targets)
+        weight = torch.ones_like(goal) if keep is None else keep.unsqueeze(-1).to(goal.dtype).expand_as(goal)
+        mean = (goal * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
+        residual = ((logits - goal).square() * weight).sum((-1, -2))
+        spread = ((goal - mean).square() * weight).sum((-1, -2))
+        return torch.where(spread > 0, 1 - residual / spread, (residual == 0).to(residual.dtype))
 
 
 @dataclass(frozen=True)
@@ -385,25 +400,3 @@ def _goal(logits: Tensor, targets: Tensor) -> Tensor:
 
 def _over_classes(losses: Tensor, class_reduction: ClassReduction) -> Tensor:
     return losses.mean(-1) if class_reduction == "mean" else losses.sum(-1)
-
-
-def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """With class indices an answer is the largest logit; with values, the sign of each against one half."""
-    if targets.ndim == logits.ndim:
-        return _mean(((logits > 0) == (targets >= 0.5)).to(torch.float32).mean(-1), keep)
-    return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
-
-
-def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Accuracy for class indices.
-
-    If the targets do not vary, as with one row, it is 0 unless the answer is perfect.
-    """
-    if targets.ndim != logits.ndim:
-        return _share_right(logits, targets, keep)
-    goal = targets.to(logits.dtype).expand_as(logits)
-    weight = torch.ones_like(goal) if keep is None else keep.unsqueeze(-1).to(goal.dtype).expand_as(goal)
-    mean = (goal * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
-    residual = ((logits - goal).square() * weight).sum((-1, -2))
-    spread = ((goal - mean).square() * weight).sum((-1, -2))
-    return torch.where(spread > 0, 1 - residual / spread, (residual == 0).to(residual.dtype))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches import attach
 from asymtrain.branches._nested import first_feature, select
-from asymtrain.branches._pooling import pool_features
+from asymtrain.branches._pooling import Reader, pool_features
 from asymtrain.errors import UsageError
 
 LAYOUTS = ["BD", "DB", "BCHW", "BHWC", "CHWB", "BTD", "TBD", "BCT", "TDB", "BCTHW"]
@@ -200,7 +200,7 @@ class Padded(Summing):
 
 def test_the_last_token_of_a_row_that_counts_nothing_is_the_first() -> None:
     tokens, mask = torch.randn(2, 3, 4), torch.tensor([[0, 0, 0], [1, 1, 0]])
-    assert torch.equal(pool_features(tokens, "BTD", "last_token", mask), torch.stack([tokens[0, 0], tokens[1, 1]]))
+    assert torch.equal(Reader("BTD", "last_token").read(tokens, mask), torch.stack([tokens[0, 0], tokens[1, 1]]))
 
 
 @pytest.mark.parametrize("given", ["last_token", "function"])

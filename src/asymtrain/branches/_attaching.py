@@ -34,7 +34,7 @@ from asymtrain.branches._layers import Where, by_layer, find_paths, module_at
 from asymtrain.branches._losses import LossFn, Settings
 from asymtrain.branches._masks import USUAL_MASK, Mask, MaskRule, is_usual, mask_of, masked_sample
 from asymtrain.branches._nested import Selector, logits_in, named_parts
-from asymtrain.branches._pooling import Dense, Pool, PoolRule, Reader
+from asymtrain.branches._pooling import Dense, Pool, Reader
 from asymtrain.branches._strength import (
     Falling,
     GradientRatio,
@@ -140,27 +140,36 @@ def attach(
     arguments = {"objective": objective, "head": head, "pool": pool, "strength": strength}
     options |= {name: value for name, value in arguments.items() if value is not None}
     learned = _learned_objective(options["objective"])
-    if head is None and preset == RECOMMENDED and not _has_prior(learned):
-        options["head"] = "linear"
     rule = checked_rule(options["strength"])
     number = _number_of_outputs(classes, learned)
     check_weight_count([1], number, 1)  # before anything that large is allocated
+    # Of quantities, and of a function of the user's own, there are no shares of classes that a bias could begin at.
+    if head is None and preset == RECOMMENDED and (classes is None or not isinstance(learned, Objective)):
+        options["head"] = "linear"
     for name in ("head", "pool"):
         if options[name] in (Linear, Parallel, Dense):
             raise UsageError(f"{name} is a class: give an instance of it, such as {options[name].__name__}(...)")
     parallel = options["head"] if isinstance(options["head"], Parallel) else Parallel(1, options["head"])
-    _check_values(shift, mask)
+    if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
+        raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
     refuse_wrapped(model)
     paths = find_paths(model, find_blocks(model, sample) if at is None else at)
     layers = {layer: module_at(model, path) for layer, path in paths.items()}
-    _refuse_scripted(layers)
+    for name, module in layers.items():  # whose hooks would not run
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(f"layer {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
     mask_rule = mask_of(model, mask, layers.values())
     kinds = _kinds(parallel, layers)
     tied = functools.cache(lambda: output_layers(model, sample, layers))
     if at is None and "tied" in kinds.values():
         _leave_out_last(tied().reads, kinds, paths, layers)
     pools = _pools(options["pool"], kinds, is_argument=pool is not None)
-    readers_before = _wanted_readers(layers, layout, pools, output, detach=preset == "probe")
+    layouts, selectors = by_layer(layout, layers, "layout", None), by_layer(output, layers, "output", None)
+    probe = preset == "probe"
+    readers_before = {
+        layer: Reader(layouts[layer], "none" if isinstance(pool, Dense) else pool, selectors[layer], detach=probe)
+        for layer, pool in pools.items()
+    }
     biases = {layer: _initial_bias(kind, learned, number) for layer, kind in kinds.items()}
     layer_weights = _layer_weights(by_layer(weights, layers, "weights", 1.0), summed=preset == "paper")
     why = f", of preset {preset!r}" if strength is None else ""
@@ -169,10 +178,11 @@ def attach(
         rule = CONVOLUTIONAL_STRENGTH
         why += f": layer {convolution!r} holds a convolution, and stronger branches cost such models accuracy"
 
-    run = DryRun(model, layers, {layer: reader.output for layer, reader in readers_before.items()})
+    run = DryRun(model, layers, selectors)
     settled = [layer for layer, reader in readers_before.items() if reader.layout is not None or callable(reader.pool)]
-    evidence, batch, answer = dry_run(run, sample, settled, detach=preset == "probe")
-    sample_mask = _mask_of_sample(mask_rule, sample) if any(r.takes_mask for r in readers_before.values()) else None
+    evidence, batch, answer = dry_run(run, sample, settled, detach=probe)
+    takes_mask = any(reader.takes_mask for reader in readers_before.values())
+    sample_mask = call_model(mask_rule, sample) if takes_mask and mask_rule is not None else None
     readers, features = {}, {}
     for layer, reader in readers_before.items():
         readers[layer], features[layer] = _read_layer(
@@ -202,7 +212,9 @@ def attach(
     )  # fmt: skip
     watch_shift = tokens and shift in (None, 1)
     schedule = schedule_of(rule, next(iter(features.values())).device)
-    choices = _describe(learned, kinds, parallel.redundancy) | {"strength": _in_words(rule) + why}
+    words = " and ".join(sorted({kind if isinstance(kind, str) else _in_words(kind) for kind in kinds.values()}))
+    words = f"{parallel.redundancy} x {words}" if parallel.redundancy > 1 else words
+    choices = {"objective": _in_words(learned), "head": words, "strength": _in_words(rule) + why}
     branches = Branches(
         heads, readers, settings, schedule, paths=paths, mask=mask_rule, watch_shift=watch_shift, choices=choices
     )
@@ -225,14 +237,6 @@ def _number_of_outputs(classes: object, objective: Objective | LossFn) -> int:
             "give classes=2 or more, or for one output 'sigmoid', Mse(outputs=1), Huber(outputs=1) or 'dice'"
         )
     return number
-
-
-def _check_values(shift: object, mask: object) -> None:
-    """Refuse options of the wrong type."""
-    if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
-        raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
-    if not (mask is None or isinstance(mask, str) or callable(mask)):
-        raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
 
 
 def _learned_objective(objective: object) -> Objective | LossFn:
@@ -346,17 +350,6 @@ def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, f
     return {layer: share / total for layer, share in shares.items()}
 
 
-def _has_prior(objective: Objective | LossFn) -> bool:
-    """Whether there are shares of classes that a bias can begin at."""
-    return isinstance(objective, Objective) and getattr(objective, "outputs", None) is None
-
-
-def _describe(objective: Objective | LossFn, kinds: Mapping[str, HeadKind], redundancy: int) -> dict[str, str]:
-    """What the branches are, in words."""
-    head = " and ".join(sorted({kind if isinstance(kind, str) else _in_words(kind) for kind in kinds.values()}))
-    return {"objective": _in_words(objective), "head": f"{redundancy} x {head}" if redundancy > 1 else head}
-
-
 def _in_words(value: object) -> str:
     """A value as written in code, with the settings that differ from the defaults; a function or module by name."""
     if isinstance(value, float):
@@ -376,28 +369,13 @@ def _is_causal(model: nn.Module) -> bool:
     return hasattr(model, "config") and any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
-def _wanted_readers(
-    layers: Collection[str],
-    layout: str | Mapping[str, str] | None,
-    pools: Mapping[str, Pool],
-    output: Selector | Mapping[str, Selector] | None,
-    *,
-    detach: bool,
-) -> dict[str, Reader]:
-    """By layer, what the user asked for."""
-    rules: dict[str, PoolRule] = {layer: "none" if isinstance(pool, Dense) else pool for layer, pool in pools.items()}
-    layouts = by_layer(layout, layers, "layout", None)
-    selectors = by_layer(output, layers, "output", None)
-    return {layer: Reader(layouts[layer], rules[layer], selectors[layer], detach) for layer in layers}
-
-
 def _read_layer(
     name: str,
     layer: nn.Module,
     reader_before: Reader,
     evidence: LayerEvidence | None,
     batch: BatchEvidence,
-    sample_mask: Tensor | None,
+    sample_mask: object,
 ) -> tuple[Reader, Tensor]:
     """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run.
 
@@ -423,7 +401,8 @@ def _read_layer(
     reader = replace(reader_before, layout=layout)
     with torch.no_grad():
         try:
-            rows = replace(reader, output=None).read(evidence.feature, sample_mask if reader.takes_mask else None)
+            mask = sample_mask if isinstance(sample_mask, Tensor) and reader.takes_mask else None
+            rows = replace(reader, output=None).read(evidence.feature, mask)
         except Exception as error:
             raise UsageError(
                 f"layer {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
@@ -434,12 +413,6 @@ def _read_layer(
         kind = "on the meta device" if rows.is_meta else f"of shape {tuple(rows.shape)}"
         raise UsageError(f"layer {name!r} gives a tensor {kind}, without values: choose another module")
     return reader, rows
-
-
-def _mask_of_sample(rule: MaskRule | None, sample: object) -> Tensor | None:
-    """The mask that the model gets with the sample."""
-    mask = None if rule is None else call_model(rule, sample)
-    return mask if isinstance(mask, Tensor) else None
 
 
 def _did_not_run(name: str, layer: nn.Module) -> UsageError:
@@ -569,10 +542,3 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
         if any(value.is_meta for value in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise UsageError("the model has values on the meta device: load them or initialise them, then attach")
-
-
-def _refuse_scripted(layers: Mapping[str, nn.Module]) -> None:
-    """Refuse layers whose hooks would not run."""
-    for name, layer in layers.items():
-        if isinstance(layer, torch.jit.ScriptModule):
-            raise UsageError(f"layer {name!r} is a TorchScript module, which takes no hooks: choose one that is not")

@@ -39,7 +39,6 @@ from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, UsageWarning
 
 Model = TypeVar("Model", bound=nn.Module)
-_DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -351,12 +350,11 @@ class Capture:
         self.model = weakref.ref(model)
         modules = {layer: module_at(model, path) for layer, path in paths.items()}
         opening = OpenHook(self.forward, mask, keep_tokens)
-        self.handles = [
-            model.register_forward_pre_hook(opening, with_kwargs=True),
-            *(modules[layer].register_forward_hook(hook) for layer, hook in self.layers.items()),
-            # Last, for the case that the model itself is a layer.
-            model.register_forward_hook(CloseHook(self.forward, keep_logits)),
-        ]
+        model.register_forward_pre_hook(opening, with_kwargs=True)
+        for layer, hook in self.layers.items():
+            modules[layer].register_forward_hook(hook)
+        # Last, for the case that the model itself is a layer.
+        model.register_forward_hook(CloseHook(self.forward, keep_logits))
         self.hooked = [weakref.ref(module) for module in (model, *modules.values())]
         for module in (model, *modules.values()):
             _mark(module)
@@ -410,18 +408,12 @@ class Capture:
 
     def remove(self) -> None:
         """Take every hook off the model and drop what was caught."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
-        model = self.model()
-        for module in () if model is None else model.modules():
-            # Tools that replace modules (prepare_qat) register their hooks again, of which the handles do not know.
-            for hooks, key in _own_hooks(module):
-                if getattr(hooks[key], "forward", None) is self.forward:
-                    _pop_hook(module, hooks, key)
-        for watch in self.hooked:
-            if (hooked := watch()) is not None and not _own_hooks(hooked):
-                _unmark(hooked)
+        # Modules may be in the model no more, and tools that replace some (prepare_qat) register their hooks again.
+        modules = {module for watch in self.hooked if (module := watch()) is not None}
+        if (model := self.model()) is not None:
+            modules.update(model.modules())
+        for module in modules:
+            _take_hooks_off(module, self.forward)
         self.forward.forget()
 
 
@@ -450,13 +442,7 @@ def clean(model: Model) -> Model:
     if not isinstance(model, nn.Module):
         raise UsageError(f"clean takes an nn.Module, got a {type(model).__name__}")
     for module in model.modules():
-        own = _own_hooks(module)
-        for hooks, key in own:
-            hook = _pop_hook(module, hooks, key)
-            if isinstance(hook, LayerHook):
-                hook.forward.forget()  # what was caught must not pass for a later forward's
-        if own:
-            _unmark(module)
+        _take_hooks_off(module)
     return model
 
 
@@ -474,9 +460,16 @@ def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]]
     return [(hooks, key) for hooks in kinds for key, hook in hooks.items() if isinstance(hook, _Hook) or _dead(hook)]
 
 
-def _pop_hook(module: nn.Module, hooks: dict[int, Callable[..., object]], key: int) -> object:
-    module._forward_pre_hooks_with_kwargs.pop(key, None)
-    return hooks.pop(key)
+def _take_hooks_off(module: nn.Module, forward: Forward | None = None) -> None:
+    """Take off this module the hooks of one set of branches, or all of asymtrain; with the last of them the mark."""
+    for hooks, key in _own_hooks(module):
+        if forward is None or getattr(hooks[key], "forward", None) is forward:
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+            hook = hooks.pop(key)
+            if isinstance(hook, LayerHook):
+                hook.forward.forget()  # what was caught must not pass for a later forward's
+    if not _own_hooks(module):
+        _unmark(module)
 
 
 def _dead(hook: object) -> bool:
@@ -510,7 +503,8 @@ def _mark(module: nn.Module) -> None:
 
 def _unmark(module: nn.Module) -> None:
     """Take the mark off, unless another `forward` has replaced it."""
-    method, function = module.__dict__.get("forward"), _class_forward(module)
+    method = module.__dict__.get("forward")
+    function = None if method is None else _class_forward(module)
     bound = isinstance(method, types.MethodType) and method.__self__ is module
     if bound and function is not None and getattr(method, "__code__", None) is function.__code__:
         del module.__dict__["forward"]
@@ -534,11 +528,15 @@ def is_sharded(module: nn.Module) -> bool:
     return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
 
 
+def ranks() -> int:
+    """The number of processes that train together."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
+
+
 def refuse_drift() -> None:
     """Refuse to train branches that no process group keeps equal between ranks."""
-    if not _DISTRIBUTED or not torch.distributed.is_initialized() or torch.compiler.is_compiling():
-        return
-    if torch.distributed.get_world_size() > 1:
+    if not torch.compiler.is_compiling() and ranks() > 1:
         raise UsageError(
             "in distributed training the branches would drift apart between ranks: use "
             "net = DistributedDataParallel(WithBranches(model, branches)), output, logits = net(x), "

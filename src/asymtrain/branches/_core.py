@@ -37,8 +37,9 @@ from asymtrain.branches._losses import (
 from asymtrain.branches._masks import MaskRule, check_mask
 from asymtrain.branches._optimizers import StepHook, drop_parameters
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._strength import Following, Scheduled, check_progress
+from asymtrain.branches._strength import Following, Scheduled
 from asymtrain.errors import UsageError, UsageWarning, unknown_name
+from asymtrain.objectives import is_number
 
 Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None for the model's latest forward
 
@@ -58,6 +59,9 @@ class Branches(nn.Module):
     ['blocks.0', 'blocks.1', 'blocks.2', 'blocks.3']
     >>> branches.strip()
     """
+
+    allow_skipped: bool
+    """Whether the model may skip layers in a forward, whose losses are then left out. You may set it."""
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Branches(nn.Module):
         self.settings = settings
         self.schedule = schedule  # of the strength, where it is no number
         self.choices = dict(choices)  # what attach decided, and why, by the name of the option
-        self._allow_skipped = False
+        self.allow_skipped = False
         self.stripped = False
         self._capture: Capture | None = None
         self._fuser: Fuser | None = None
@@ -92,17 +96,6 @@ class Branches(nn.Module):
         # Of the logits; a head that pools has taken those of the feature together.
         self._positions = {name: 0 if heads[name].pools else reader.positions for name, reader in readers.items()}
         self._built = True
-
-    @property
-    def allow_skipped(self) -> bool:
-        """Whether the model may skip layers in a forward, whose losses are then left out. You may set it."""
-        return self._allow_skipped
-
-    @allow_skipped.setter
-    def allow_skipped(self, allowed: bool) -> None:
-        if not isinstance(allowed, bool):
-            raise UsageError(f"allow_skipped is True or False for all layers, got {allowed!r}")
-        self._allow_skipped = allowed
 
     @property
     def activation(self) -> Activation:
@@ -129,9 +122,13 @@ class Branches(nn.Module):
         """
         if torch.compiler.is_compiling():
             raise UsageError("branches.step moves the strength between steps: call it outside of torch.compile")
-        progress = check_progress(progress)
+        if not is_number(progress) or not 0 <= progress <= 1:
+            raise UsageError(
+                "progress is the share of training that is over, from 0 to 1, such as step / total_steps: got "
+                f"{progress!r}"
+            )
         if self.schedule is not None:
-            self.schedule.step(progress)
+            self.schedule.step(float(progress))
 
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle, without biases; those of the model do not count."""
@@ -272,7 +269,11 @@ class Branches(nn.Module):
 
     def _aligned(self, logits: Logits, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
         by_layer = self._given(logits)
-        return align(by_layer, self._positions, targets, mask, self.settings, self._products(), self._padding())
+        products: tuple[Product, ...] = ()
+        if self._capture is not None:
+            forward = self._capture.forward
+            products, forward.products = forward.products, ()  # cleared on read, to free memory
+        return align(by_layer, self._positions, targets, mask, self.settings, products, self._padding())
 
     def _model_logits(self, logits: Logits) -> Tensor | None:
         """The model's own logits (B, C), where the objective needs them: those beside the branches', or the latest."""
@@ -283,14 +284,6 @@ class Branches(nn.Module):
         if values is None or values.ndim != 2:
             raise UsageError(NO_MODEL_LOGITS)
         return values
-
-    def _products(self) -> tuple[Product, ...]:
-        """Those of the latest logits; cleared on read, to free memory."""
-        if self._capture is None:
-            return ()
-        forward = self._capture.forward
-        products, forward.products = forward.products, ()
-        return products
 
     def _by_layer(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
         """Values of layers that came together (K,), by layer and in the layers' order."""
@@ -457,6 +450,8 @@ class Branches(nn.Module):
             self.strip()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "allow_skipped" and not isinstance(value, bool):
+            raise UsageError(f"allow_skipped is True or False for all layers, got {value!r}")
         # Names with an underscore are of tools that mark modules.
         unknown = not name.startswith("_") and not hasattr(self, name)
         if self.__dict__.get("_built") and (unknown or name in _FIXED):

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._capture import ranks
+
 
 class Criterion(nn.Module):
     """The main loss of an output, plus the auxiliary loss of the model's latest forward. See `Branches.criterion`."""
@@ -48,7 +50,7 @@ class Criterion(nn.Module):
 
         `weight` is the share of this batch where `main` is its part of a mean over several batches.
         """
-        apart = logits is None and _ranks() > 1  # each rank has gradients of its own for the branches
+        apart = logits is None and ranks() > 1  # each rank has gradients of its own for the branches
         if apart:
             logits = self.branches.all_logits()
         mean = main if weight is None else main / weight
@@ -74,9 +76,4 @@ class Criterion(nn.Module):
                 # A rank may have skipped the layer, and all ranks must take part.
                 value.grad = torch.zeros_like(value) if value.grad is None else value.grad
                 torch.distributed.all_reduce(value.grad)
-                value.grad.div_(_ranks())
-
-
-def _ranks() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
+                value.grad.div_(ranks())

@@ -161,7 +161,9 @@ def dry_run(
             full = run.observe(sample)
         evidence, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
         several = {
-            name: layers[name] for name in evidence if selectors[name] is None and _has_many(evidence[name].output)
+            name: layers[name]
+            for name, seen in evidence.items()
+            if selectors[name] is None and sum(map(torch.is_floating_point, tensors_in(seen.output))) > 1
         }
         if several and not detach and any(parameter.requires_grad for parameter in model.parameters()):
             with preserve_attributes(model):
@@ -181,7 +183,8 @@ def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) ->
     if not inputs:
         return batch
     size = inputs[0].size(0)
-    rows = _other_rows(size)
+    # Another number of rows in another order, cheap to compute; never one, which some models squeeze away.
+    rows = {1: [0, 0], 2: [1, 0, 1]}.get(size, [size - 1, 0])
     fewer = run.vary(full.sample, partial(_pick, 0, size, rows), size, len(rows))
     base = fewer or full
     smaller, positions = _observe_smaller(run, base)
@@ -302,10 +305,6 @@ def blind_layers(
     return [name for name in axes if stays(name, 0, later) is True and stays(name, -1, first) is False]
 
 
-def _has_many(output: object) -> bool:
-    return sum(tensor.is_floating_point() for tensor in tensors_in(output)) > 1
-
-
 def _note_gradients(
     model: nn.Module, layers: Mapping[str, nn.Module], sample: object, evidence_by_layer: Mapping[str, LayerEvidence]
 ) -> None:
@@ -361,11 +360,6 @@ def _pick(axis: int, size: int, indices: list[int], tensor: Tensor) -> Tensor:
     if tensor.ndim <= axis or tensor.size(axis) != size:
         return tensor
     return tensor.index_select(axis, torch.tensor(indices, device=tensor.device))
-
-
-def _other_rows(size: int) -> list[int]:
-    """Another number of rows in another order, cheap to compute; never one, which some models squeeze away."""
-    return {1: [0, 0], 2: [1, 0, 1]}.get(size, [size - 1, 0])
 
 
 def _changed(first: Tensor | None, second: Tensor | None) -> frozenset[int]:

@@ -45,7 +45,13 @@ def plain_errors(sample: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _not_callable(sample, error) from error
+        with_labels = isinstance(error, TypeError) and isinstance(sample, tuple) and len(sample) == 2
+        of_loader = with_labels or isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
+        raise UsageError(
+            f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
+            "a tensor, a tuple of positional arguments or a dict of keyword arguments"
+            + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
+        ) from error
 
 
 @contextmanager
@@ -98,16 +104,6 @@ def preserve_attributes(model: nn.Module) -> Iterator[None]:
         for attributes, earlier in before:
             attributes.clear()
             attributes.update(earlier)
-
-
-def _not_callable(sample: object, error: Exception) -> UsageError:
-    with_labels = isinstance(error, TypeError) and isinstance(sample, tuple) and len(sample) == 2
-    of_loader = with_labels or isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
-    return UsageError(
-        f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
-        "a tensor, a tuple of positional arguments or a dict of keyword arguments"
-        + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
-    )
 
 
 def _has_nan(tensor: Tensor) -> bool:

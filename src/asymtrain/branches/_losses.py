@@ -169,8 +169,12 @@ def _aligned(
             f"{' x '.join(map(str, wanted_sizes))}: {remedy}"
         )
     if mask is not None:
-        mask = mask.to(logits.device)
-        _check_mask(mask, targets, count)
+        mask, expected = mask.to(logits.device), tuple(targets.shape[: 1 + count])
+        if mask.shape != expected:
+            raise UsageError(
+                f"the mask has shape {tuple(mask.shape)}, and the targets need {expected}: give one value for each, 0 "
+                "where it is padding, or attach with mask=None if the model's own means another thing"
+            )
     if sizes != wanted_sizes and resize == "targets":
         targets = _nearest(targets, sizes)
         mask = None if mask is None else _nearest(mask, sizes)
@@ -226,15 +230,6 @@ def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:
     """Targets; where there is one output, and they are its values without an axis for it, with that axis."""
     values = targets.is_floating_point() or targets.dtype == torch.bool
     return targets.unsqueeze(-1) if values and logits.shape[-1] == 1 and targets.ndim == 1 + count else targets
-
-
-def _check_mask(mask: Tensor, targets: Tensor, count: int) -> None:
-    expected = tuple(targets.shape[: 1 + count])
-    if mask.shape != expected:
-        raise UsageError(
-            f"the mask has shape {tuple(mask.shape)}, and the targets need {expected}: give one value for each, 0 "
-            "where it is padding, or attach with mask=None if the model's own means another thing"
-        )
 
 
 def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) -> bool:

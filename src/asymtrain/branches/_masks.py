@@ -27,7 +27,9 @@ def mask_of(model: nn.Module, mask: Mask | None, layers: Iterable[nn.Module]) ->
     The usual argument need not be there.
     """
     if not isinstance(mask, str):
-        return mask
+        if mask is None or callable(mask):
+            return mask
+        raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
     if mask.endswith("key_padding_mask"):
         raise UsageError(
             f"what torch calls {mask} is True at padding, where a mask of branches is 0: attach with mask=, a function "

@@ -43,17 +43,13 @@ PoolRule = PoolName | Callable[..., Tensor]  # of the feature, and of the mask w
 Pool = PoolRule | Dense
 
 
-def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | None = None) -> Tensor:
-    """Reduce a feature of the given layout to (B, D); `mask` (B, T) says which positions count.
+def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
+    """Reduce a feature of the given layout to (B, D).
 
     The result never shares memory with the input: a later in-place operation of the model (ReLU) must not
     change what the branches see. Means are accumulated in float32 at least.
     """
     positions = tuple(axis for axis, letter in enumerate(layout) if letter not in "BCD")
-    if mask is not None and positions and pool == "mean":
-        return _masked_mean(keep_positions(feature, layout), mask)
-    if mask is not None and positions and pool == "last_token":
-        return _last_masked(keep_positions(feature, layout), mask)
     if not positions:
         rows = feature.clone()
     elif pool == "mean":
@@ -242,14 +238,13 @@ class Reader:
             by_position = keep_positions(feature, self.layout)
             # In a compiled graph nobody can tell whether the model changes it in place afterwards.
             return by_position.clone() if torch.compiler.is_compiling() else by_position
-        mask = mask if self.masked else None
-        if mask is not None and self.pool in ("mean", "last_token") and feature.ndim > 2:
-            by_position = keep_positions(feature, self.layout)
-            positions = by_position.shape[1:2] if by_position.ndim == 3 else by_position.shape[2:]
-            if mask.shape != (by_position.shape[0], *positions):
-                return (
-                    f"has {' x '.join(map(str, positions))} positions for each of {by_position.shape[0]} samples, and "
-                    f"the mask has shape {tuple(mask.shape)}: give mask=None to attach, or a function that returns the "
-                    "mask"
-                )
-        return pool_features(feature, self.layout, self.pool, mask)
+        if mask is None or not self.masked or not self.counts_positions:
+            return pool_features(feature, self.layout, self.pool)
+        by_position = keep_positions(feature, self.layout)
+        positions = by_position.shape[1:2] if by_position.ndim == 3 else by_position.shape[2:]
+        if mask.shape != (by_position.shape[0], *positions):
+            return (
+                f"has {' x '.join(map(str, positions))} positions for each of {by_position.shape[0]} samples, and the "
+                f"mask has shape {tuple(mask.shape)}: give mask=None to attach, or a function that returns the mask"
+            )
+        return _masked_mean(by_position, mask) if self.pool == "mean" else _last_masked(by_position, mask)

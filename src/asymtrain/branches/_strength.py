@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import Conv1d, Conv2d, Conv3d
 
-from asymtrain.branches._capture import is_sharded
+from asymtrain.branches._capture import is_sharded, ranks
 from asymtrain.errors import UsageError
 from asymtrain.objectives import is_number, whole_number
 
@@ -184,10 +184,8 @@ class _Sum:
 
     def norms(self, device: torch.device) -> Tensor:
         """By parameter (P,), of the sum over all ranks."""
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            for value in self.values:
-                distributed.all_reduce(value)
+        for value in self.values if ranks() > 1 else ():
+            torch.distributed.all_reduce(value)
         return torch.stack([value.norm().to(device, torch.float32) for value in self.values])
 
 
@@ -228,15 +226,6 @@ def checked_rule(strength: object) -> StrengthRule:
     if isinstance(strength, GradientRatio) or callable(strength):
         return strength
     return checked(strength, "strength (a number, or a function of the progress of training)")
-
-
-def check_progress(progress: float) -> float:
-    """The progress of training as a float from 0 to 1."""
-    if not is_number(progress) or not 0 <= progress <= 1:
-        raise UsageError(
-            f"progress is the share of training that is over, from 0 to 1, such as step / total_steps: got {progress!r}"
-        )
-    return float(progress)
 
 
 def convolutional(layers: Mapping[str, nn.Module]) -> str | None:
