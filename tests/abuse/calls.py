@@ -46,7 +46,7 @@ AT_ONCE = 2
 SECONDS = 60.0  # for one call; most take a fraction of one
 WATCHED = 1.0  # seconds after which a page that is served is left with Ctrl-C
 # Which may come before a refusal.
-REMARKS = ("is damaged, only the rest is read", "nothing counts as done", "Watch it train: ")
+REMARKS = ("is damaged, only the rest is read", "nothing counts as done", "Watch it train: ", "training: epoch ")
 MEMORY = 2 * 2**30  # beyond what the libraries take
 FILE = 256 * 2**20
 
