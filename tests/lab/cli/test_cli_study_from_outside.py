@@ -9,10 +9,11 @@ from statistics import fmean
 import pytest
 
 from asymtrain.lab import studies
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import pairs
 from asymtrain.lab.scales import get_scale, scaled_spec
-from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
+from asymtrain.lab.studies.study import Block, Needs, Study
 
 SHAPES = {"classes": 4, "size": 60, "test_size": 20}
 
@@ -62,7 +63,7 @@ class Strengths(Study):
         columns = (Column("Strength"), Column("Gain", "number", digits=2, signed=True), Column("n", "count"))
         table = Table("strengths", "Gains", columns, tuple(rows))
         counts = {str(row[0].value): row[2].value for row in rows}
-        return JudgedPage("Strengths", "Two strengths.", [table], {"pairs": counts}, sentences=["Nothing is proven."])
+        return Page("Strengths", "Two strengths.", [table], {"pairs": counts}, sentences=["Nothing is proven."])
 
 
 @pytest.fixture

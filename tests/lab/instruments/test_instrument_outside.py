@@ -14,7 +14,8 @@ from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab import instruments
 from asymtrain.lab.cli.measure import load_instruments
-from asymtrain.lab.instruments.instrument import Instrument, Page
+from asymtrain.lab.instruments.instrument import Instrument
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
 

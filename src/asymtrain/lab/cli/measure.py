@@ -33,7 +33,8 @@ from asymtrain.lab.cli.options import (
 from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.run import show_failures, show_unfinished
 from asymtrain.lab.cli.screen import show_page
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page, Say
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Say
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
 from asymtrain.lab.texts import comma_words
 
@@ -105,17 +106,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
                 raise typer.Exit(INTERRUPTED) from None
             result, stopped = stop.result, True
         page = instrument.page(options, result)
-        files = write_page(
-            output.out,
-            instrument.name,
-            title=page.title,
-            headline=page.headline,
-            lead=page.lead,
-            tables=[*page.tables, *page.page_only],
-            figures=page.figures,
-            facts=facts_of(context, page),
-            document=page.document,
-        )
+        files = write_page(output.out, instrument.name, facts=facts_of(context, page), **page.content)
         show_page(files, page.document, page.tables, notes=True, json=output.json)
         if stopped or bench.failed:
             raise typer.Exit(INTERRUPTED if stopped else FAILED)

@@ -251,13 +251,13 @@ def show_study(
 ) -> str:
     """Write the page of a study, and print it without the tables that are details; there is no line to end with."""
     with loading():
+        from asymtrain.lab.report.page import write_page
         from asymtrain.lab.report.run_report import run_facts
         from asymtrain.lab.store.provenance import joined_versions
-        from asymtrain.lab.studies.frame import write_study
     page = study.page(scope, snapshot, files)
     versions = joined_versions(list(snapshot.versions.values()))
     facts = {"Command": typed_command(context), **run_facts(snapshot.runs.values(), versions)}
-    written = write_study(study, page, output.out, facts)
+    written = write_page(output.out, study.name, facts=facts, **page.content)
     tables = [table for table in page.tables if not table.detail]
     show_page(written, page.document, tables, page.sentences, json=output.json)
     return ""

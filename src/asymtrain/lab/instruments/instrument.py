@@ -16,14 +16,13 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from asymtrain.lab.report.figure import Page
+
 if TYPE_CHECKING:
     from asymtrain.lab.engine.states import State
-    from asymtrain.lab.report.figure import Figure, Headline
-    from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Run, RunSpec
 
 RUN_OPTIONS = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "redundancy", "alpha", "precision")
@@ -101,21 +100,6 @@ class Bench(ABC):
             for value in record.measurements(name, [spec.id for spec in specs]):
                 by_id.setdefault(value.spec_id, {})[value.epoch] = value.value
         return {spec: by_id[spec.id] for spec in specs if spec.id in by_id}
-
-
-@dataclass(frozen=True)
-class Page:
-    """What people read of a result. An empty line in `lead` starts a new paragraph."""
-
-    title: str
-    lead: str
-    tables: "Sequence[Table]"
-    figures: "Sequence[Figure]"
-    document: Mapping[str, Any]  # the numbers as JSON values
-    specs: "Sequence[RunSpec]"  # of the runs that were measured
-    facts: Mapping[str, str] = field(default_factory=dict)  # further ones of how it was made
-    page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
-    headline: "Headline | None" = None
 
 
 class Interrupt(Exception):

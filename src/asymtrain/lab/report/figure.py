@@ -1,4 +1,4 @@
-"""A figure as values: panels of lines, effects, surfaces or images.
+"""A figure as values: panels of lines, effects, surfaces or images; and a page of figures and tables.
 
 `drawing.draw` makes SVG of any of them, `live.embed` the form that answers the pointer.
 
@@ -6,14 +6,16 @@ Colours are roles, not paint: "plain" and "asymmetric", "good" and "bad" for ver
 number for the next of a list.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from asymtrain.lab.report.table import Column
+from asymtrain.lab.report.table import Column, Table
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from asymtrain.lab.runs import RunSpec
 
 Colour = str | int
 Headline = tuple[str, str]  # of a page: the colour of its result (good, bad or soft), and that as a sentence
@@ -144,3 +146,25 @@ class Figure:
     @property
     def missing(self) -> bool:
         return not self.panels
+
+
+@dataclass(frozen=True)
+class Page:
+    """What people read of a result. An empty line in `lead` starts a new paragraph."""
+
+    title: str
+    lead: str
+    tables: Sequence[Table]
+    document: Mapping[str, Any]  # the numbers as JSON values
+    figures: Sequence[Figure] = ()
+    sentences: Sequence[str] = ()
+    headline: Headline | None = None
+    specs: "Sequence[RunSpec]" = ()  # of the runs that were measured
+    facts: Mapping[str, str] = field(default_factory=dict)  # further ones of how it was made
+    page_only: Sequence[Table] = ()  # tables that are too long for a screen
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As `report.page.write_page` takes it."""
+        names = ("title", "lead", "document", "figures", "headline")
+        return {**{name: getattr(self, name) for name in names}, "tables": [*self.tables, *self.page_only]}

@@ -1,6 +1,6 @@
 """Studies: each a protocol as data, an analysis and its words; one frame trains, lists and shows all of them.
 
-    study       `Study`: the interface of a study to the frame and the commands; `Block`, `JudgedPage`
+    study       `Study`: the interface of a study to the frame and the commands; `Block`
     frame       what a block still needs, how long it takes, the rounds that train it
     timing      estimates of time, by a rule of thumb or by like runs of the store
     snapshot    what a store holds, read once

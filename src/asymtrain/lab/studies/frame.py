@@ -7,7 +7,7 @@ same call goes on where the last one stopped.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.report.table import duration
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.snapshot import Snapshot, read_store
-from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
+from asymtrain.lab.studies.study import Block, Needs, Study
 from asymtrain.lab.studies.timing import START, estimate, has_rates
 from asymtrain.lab.texts import counted
 
@@ -145,23 +145,6 @@ def listing(study: Study, scope: Any, snapshot: Snapshot, workers: Workers) -> l
             }
         )
     return rows
-
-
-def write_study(study: Study, page: JudgedPage, out: Path, facts: Mapping[str, str]) -> dict[str, Path]:
-    """Write NAME.html, NAME.json and the figures into the folder `out`; the paths by kind."""
-    from asymtrain.lab.report.page import write_page
-
-    return write_page(
-        out,
-        study.name,
-        title=page.title,
-        lead=page.lead,
-        headline=page.headline,
-        tables=page.tables,
-        figures=page.figures,
-        facts=facts,
-        document=page.document,
-    )
 
 
 # Time

@@ -7,7 +7,7 @@ class Drops(Study):
     blocks = {"mlp": Block("mlp", "the MLP", (DROPS["mlp"],))}
 
     def scope(self, *, quick): return QUICK if quick else FULL
-    def page(self, scope, snapshot, files=()): return JudgedPage(...)
+    def page(self, scope, snapshot, files=()): return Page(...)
 
 STUDY = Drops()
 """
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from asymtrain.lab.report.figure import Page
+
 if TYPE_CHECKING:
-    from asymtrain.lab.report.figure import Figure, Headline
-    from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.studies.snapshot import Snapshot
 
@@ -57,19 +57,6 @@ class Block:
         return dataclasses.replace(scope, **self.changes) if self.changes else scope
 
 
-@dataclass(frozen=True)
-class JudgedPage:
-    """What came out. A table with `detail` stands on the page alone; an empty line in `lead` starts a paragraph."""
-
-    title: str
-    lead: str
-    tables: "Sequence[Table]"
-    document: Mapping[str, Any]  # the numbers as JSON values
-    figures: "Sequence[Figure]" = ()
-    sentences: Sequence[str] = ()
-    headline: "Headline | None" = None  # its colour and its sentence
-
-
 class Study(ABC):
     """A study. Its docstring is the help of its command."""
 
@@ -95,9 +82,9 @@ class Study(ABC):
         needs: Needs = part.needs(scope, snapshot)
         return needs
 
-    @abstractmethod
-    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
-        """What the stored runs say."""
+    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:
+        """What the stored runs say, of a study with the usual commands: tables with `detail` are not printed."""
+        raise NotImplementedError
 
     def row(self, block: Block) -> dict[str, Any]:
         """What else the list of blocks has as JSON."""

@@ -9,9 +9,8 @@ import pytest
 from invented_study import invented_run, invented_study, softmax_helps
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.report.page import write_page
 from asymtrain.lab.statistics import colour_of
-from asymtrain.lab.studies.frame import write_study
-from asymtrain.lab.studies.practice import STUDY
 from asymtrain.lab.studies.practice.analysis import (
     StepCost,
     analyse,
@@ -332,7 +331,9 @@ def test_the_selection_is_shown_as_differences_to_plain(results):
 
 
 def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
-    first, second = (write_study(STUDY, judged_page(results), tmp_path / name, {"Command": "x"}) for name in "ab")
+    first, second = (
+        write_page(tmp_path / name, "practice", facts={"Command": "x"}, **judged_page(results).content) for name in "ab"
+    )
     assert first["page"].read_bytes() == second["page"].read_bytes()
     page = first["page"].read_text()
     # The verdicts are those of the plot and of the table: no cards repeat them.
@@ -354,7 +355,10 @@ def test_an_empty_store_has_an_empty_page(tmp_path):
     assert figures(empty) == []
     (missing,) = tables(empty)
     assert [row[0] for row in missing.texts()] == list(BLOCKS)
-    assert "No model is finished yet." in write_study(STUDY, judged_page(empty), tmp_path, {})["page"].read_text()
+    assert (
+        "No model is finished yet."
+        in write_page(tmp_path, "practice", facts={}, **judged_page(empty).content)["page"].read_text()
+    )
 
 
 def test_where_validation_prefers_none_the_sentence_and_the_table_say_so():

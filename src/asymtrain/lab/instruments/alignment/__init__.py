@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Page
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.texts import comma_words
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
-from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import SIGNED, Figure, Headline, Line, Lines
+from asymtrain.lab.report.figure import SIGNED, Figure, Headline, Line, Lines, Page
 from asymtrain.lab.report.table import Cell, Column, Table, interval, value_text
 from asymtrain.lab.runs import Run
 from asymtrain.lab.texts import listing

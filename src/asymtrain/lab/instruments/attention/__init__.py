@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Interrupt, Page, counting
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Interrupt, counting
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.texts import comma_numbers, counted
 
 if TYPE_CHECKING:

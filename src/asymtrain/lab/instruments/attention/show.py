@@ -18,8 +18,7 @@ from asymtrain.lab.instruments.attention.result import (
     summarise,
 )
 from asymtrain.lab.instruments.curves import by_setting, line_of
-from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import VALUE, Colour, Figure, Headline, Image, Lines
+from asymtrain.lab.report.figure import VALUE, Colour, Figure, Headline, Image, Lines, Page
 from asymtrain.lab.report.table import Cell, Column, Mean, Range, Table
 from asymtrain.lab.statistics.estimates import Estimate
 from asymtrain.lab.texts import listing
@@ -158,18 +157,32 @@ def maps_figure(
     names = group_names(by_setting(results, lambda result: result.state[0]))
     row_names = [names[spec] for spec in by_setting(result_of.values(), lambda result: result.state[0])]
     which = f" Shown: {'; '.join(row_names)}." if len(row_names) < len(names) else ""
+    pictures = [dataset.test.images[index] for index in results[0].images]
+
+    def heat(epoch: int, variant: str, scope: str, image: int) -> Floats | None:
+        maps = result_of[epoch, variant].maps.get(scope)
+        return maps[image] if maps is not None and image < len(maps) else None
+
+    return Figure(name, title, map_panels(rows, columns, pictures, heat), 1 + len(columns), MAPS + which)
+
+
+def map_panels(
+    rows: Sequence[tuple[str, int, str]],
+    columns: Sequence[tuple[int, str]],
+    pictures: Sequence[Any],
+    heat: Callable[[int, str, str, int], Floats | None],
+) -> list[Image]:
+    """Rows (label, image, layer): the image, then its map of each column (epoch, variant), by `heat` of all four."""
     panels: list[Image] = []
-    for r, (label, image, scope) in enumerate(rows):
-        pixels = dataset.test.images[results[0].images[image]]
-        panels.append(map_image(pixels, label=label))
+    for label, image, scope in rows:
+        is_first = not panels
+        panels.append(map_image(pictures[image], label=label))
         for c, (epoch, variant) in enumerate(columns):
-            panel_maps = result_of[epoch, variant].maps.get(scope)
-            heat = panel_maps[image] if panel_maps is not None and image < len(panel_maps) else None
-            heading = f"{variant.capitalize()}\nepoch {epoch}" if r == 0 else ""
+            heading = f"{variant.capitalize()}\nepoch {epoch}" if is_first else ""
             apart = c == 0 or columns[c - 1][0] != epoch
             look = {"colour": variant, "apart": apart, "frame": f"epoch {epoch}"}
-            panels.append(map_image(pixels, heat, heading, is_map=True, **look))
-    return Figure(name, title, panels, 1 + len(columns), MAPS + which)
+            panels.append(map_image(pictures[image], heat(epoch, variant, scope, image), heading, is_map=True, **look))
+    return panels
 
 
 def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_map: bool = False, **look: Any) -> Image:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.texts import comma_numbers, comma_words
 
 if TYPE_CHECKING:

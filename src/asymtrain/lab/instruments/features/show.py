@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
 from asymtrain.lab.instruments.features.measure import VARIANTS, FeatureStatistics, variant_of
-from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Figure, Headline, Line, Lines
+from asymtrain.lab.report.figure import Figure, Headline, Line, Lines, Page
 from asymtrain.lab.report.table import Column, Table, value_text
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Page, counting
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, counting
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.texts import comma_numbers, comma_words
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asymtrain.lab.instruments.curves import cells
-from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.landscape.result import Floats, Landscape, View, ViewSummary, finite_values, middle_loss
-from asymtrain.lab.report.figure import PERCENT, Figure, Headline, Line, Lines, Surface
+from asymtrain.lab.report.figure import PERCENT, Figure, Headline, Line, Lines, Page, Surface
 from asymtrain.lab.report.table import Column, Table, interval, value_text
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.texts import listing

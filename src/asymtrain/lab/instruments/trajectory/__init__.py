@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Page
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument
+from asymtrain.lab.report.figure import Page
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run

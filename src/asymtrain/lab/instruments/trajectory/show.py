@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
-from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.trajectory.measure import TOLERANCE, Trajectories, Trajectory, compare_trajectories
-from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Headline, Lines
+from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Headline, Lines, Page
 from asymtrain.lab.report.table import Column, Table, Value, value_text
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics.estimates import Estimate

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asymtrain.lab.report.figure import Page
 from asymtrain.lab.studies.practice import Practice
-from asymtrain.lab.studies.study import JudgedPage
 
 if TYPE_CHECKING:
     from asymtrain.lab.studies.practice.protocol import Extent
@@ -27,7 +27,7 @@ class Default(Practice):
     in_results = "default-*"
     file_option = None
 
-    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:
         from asymtrain.lab.studies.default.page import judged_page
 
         return judged_page(scope, snapshot.runs)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from asymtrain.lab.report.figure import Figure, Headline
+from asymtrain.lab.report.figure import Figure, Headline, Page
 from asymtrain.lab.report.table import Column, Table, make_rows, table_json
 from asymtrain.lab.statistics import Verdict
 from asymtrain.lab.studies.default.protocol import (
@@ -33,7 +33,6 @@ from asymtrain.lab.studies.practice.analysis import ArmEffect, compare_arms, cor
 from asymtrain.lab.studies.practice.page import RULE, effects_table, forest, missing_table
 from asymtrain.lab.studies.practice.protocol import NONE, Extent
 from asymtrain.lab.studies.practice.selection import RunsById
-from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 SAFE: frozenset[Verdict] = frozenset({"helps", "no meaningful difference", "harmless"})
@@ -57,7 +56,7 @@ class Condition:
     why: str
 
 
-def judged_page(study: Extent, runs: RunsById) -> JudgedPage:
+def judged_page(study: Extent, runs: RunsById) -> Page:
     others, own = (arms_of(study, "confirm", arm, runs) for arm in (OTHERS, OWN))
     default, unseen = (arms_of(study, part, DEFAULT, runs) for part in ("confirm", "unseen"))
     rows, main = conditions(others, own, unseen), [*others.effects, *unseen.effects]
@@ -66,7 +65,7 @@ def judged_page(study: Extent, runs: RunsById) -> JudgedPage:
         effects_table("confirmed", "On models, data and seeds that played no part in the choice", main, study, RULE),
         _conditions_table(rows),
         _choices_table(study, runs),
-        dataclasses.replace(effects_table("arms", "Every configuration on fresh seeds", every, study), detail=True),
+        effects_table("arms", "Every configuration on fresh seeds", every, study, detail=True),
         _gains_table(study, runs),
         missing_table(unfinished(BLOCKS, lambda task: needs(study, task, runs), runs)),
     ]
@@ -77,7 +76,7 @@ def judged_page(study: Extent, runs: RunsById) -> JudgedPage:
     }
     lead = "Each model is trained, on fresh seeds, with the configuration that the models of other families chose."
     sentences = [f"{one.title}: {_answer(one)}. {one.why}".strip() for one in rows]
-    return JudgedPage(
+    return Page(
         "A default for branches", lead if main else "No model is finished yet.", tables, document, _figures(main),
         sentences, _headline(rows),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asymtrain.lab.studies.study import Block, JudgedPage, Study
+from asymtrain.lab.studies.study import Block, Study
 
 if TYPE_CHECKING:
     from asymtrain.lab.studies.paper.study import Scope
@@ -46,12 +46,6 @@ class Paper(Study):
         from asymtrain.lab.studies.paper.study import SIZES, Scope
 
         return Scope() if quick else Scope(sizes=SIZES["paper"], precision="bf16")
-
-    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
-        """The verdicts; `paper.page.write_paper` writes one of all tables and figures."""
-        from asymtrain.lab.studies.paper.page import verdict_page
-
-        return verdict_page(scope, snapshot)
 
     def is_small(self, scope: "Scope") -> bool:
         return scope.sizes.scale == "quick"

@@ -23,7 +23,6 @@ from asymtrain.lab.studies.paper.contradictions import Contradiction, contradict
 from asymtrain.lab.studies.paper.evidence import Quantity
 from asymtrain.lab.studies.paper.numbers import texts
 from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult, build_result
-from asymtrain.lab.studies.paper.recipes import RECIPES
 from asymtrain.lab.studies.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
 from asymtrain.lab.studies.paper.study import PRIMARY, Scope
 from asymtrain.lab.studies.paper.summary import (
@@ -38,7 +37,6 @@ from asymtrain.lab.studies.paper.summary import (
 from asymtrain.lab.studies.paper.tables import READING
 from asymtrain.lab.studies.paper.verdicts import LIMITS, JudgedPart, Judgement, tested_by
 from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.study import JudgedPage
 from asymtrain.lab.texts import counted
 
 NAME = "paper"
@@ -60,7 +58,6 @@ def write_paper(
     Kinds are "page" (paper.html), "json" (paper.json: the `document`), the name of each figure, and for each table its
     name with .md, .tex and .csv. Without the `specs` behind the results the page has their ids alone.
     """
-    from asymtrain.lab.report.drawing import as_file  # here: matplotlib is loaded to draw, not to print
     from asymtrain.lab.report.page import json_text, write_files
 
     document_text = json_text(document(results, judgements, study))
@@ -69,10 +66,7 @@ def write_paper(
     drawings = _drawings([*(figure for result in results for figure in result.figures), forest(judgements_shown)])
     page = render_paper(results, judgements, study, command, specs or SpecsUsed(), drawings)
     texts = {"page": (f"{NAME}.html", page), "json": (f"{NAME}.json", document_text)}
-    for table in (*_tables(results), verdict_table(judgements_shown)):
-        for ending, (_, write) in FORMATS.items():
-            texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
-    texts |= {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
+    texts |= _files([*_tables(results), verdict_table(judgements_shown)], drawings)
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
 
@@ -85,26 +79,24 @@ def judge_recipes(
     return results, tested_by(results, verdicts.judge_results(results))
 
 
-def verdict_page(study: Scope, snapshot: Snapshot) -> JudgedPage:
-    """The verdicts on all claims as a table and as a figure."""
-    results, judgements = judge_recipes(RECIPES.values(), study, snapshot)
-    table, figure = verdict_table(judgements), forest(judgements)
-    values = {"claims": document(results, judgements, study)["claims"], "table": table_json(table)}
-    sentences = [conclusion(judgements)]
-    return JudgedPage(TITLE, lead(study), [table], values, [figure], sentences, headline(judgements))
-
-
 def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
     """The verdicts and their history as tables, and the figure of effects, as `write_paper` names them."""
-    from asymtrain.lab.report.drawing import as_file
     from asymtrain.lab.report.page import write_files
 
     tables = (verdict_table(judgements), history_table(judgements))
+    write_files(out, dict(_files(tables, _drawings([forest(judgements)])).values()))
+
+
+def _files(tables: Iterable[Table], drawings: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The names and texts of the files of tables and figures, by kind."""
+    from asymtrain.lab.report.drawing import as_file  # here: matplotlib is loaded to draw, not to print
+
     texts = {
-        f"{NAME}-{table.name}.{ending}": write(table) for table in tables for ending, (_, write) in FORMATS.items()
+        f"{table.name}.{ending}": (f"{NAME}-{table.name}.{ending}", write(table))
+        for table in tables
+        for ending, (_, write) in FORMATS.items()
     }
-    texts |= {f"{NAME}-{name}.svg": as_file(svg) for name, svg in _drawings([forest(judgements)]).items()}
-    write_files(out, texts)
+    return texts | {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
 
 
 # Fields that `paper.json` has as they are

@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from asymtrain.lab.studies.study import Block, JudgedPage, Needs, Study
+from asymtrain.lab.report.figure import Page
+from asymtrain.lab.studies.study import Block, Needs, Study
 
 if TYPE_CHECKING:
     from asymtrain.lab.studies.practice.protocol import Extent
@@ -51,7 +52,7 @@ class Practice(Study):
         needs: Needs = self.part("selection").needs(scope, part, snapshot.runs)
         return needs
 
-    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> JudgedPage:
+    def page(self, scope: "Extent", snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:
         from asymtrain.lab.studies.practice.analysis import analyse, read_step_costs
         from asymtrain.lab.studies.practice.page import judged_page
 

@@ -104,9 +104,8 @@ class ArmEffect:
     spec_ids: tuple[str, ...]
     seeds_needed: int  # seeds of the protocol
     p_holm: float | None = None
-    step_costs: tuple[
-        StepCost, ...
-    ] = ()  # of this configuration on this model: one for each mode, where they are known
+    # Of this configuration on this model: one for each mode, where they are known.
+    step_costs: tuple[StepCost, ...] = ()
     against: Arm = NONE
     courses: tuple[tuple[float | None, ...], ...] = ()  # in points, of each seed at each epoch
 

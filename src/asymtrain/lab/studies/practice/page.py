@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asymtrain.lab.instruments.curves import curve_of
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline, Lines
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Headline, Lines, Page
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.statistics import LEVEL, VERDICTS, colour_of
@@ -27,7 +27,7 @@ from asymtrain.lab.studies.practice.protocol import (
     Part,
 )
 from asymtrain.lab.studies.practice.selection import ArmTrial, Selection, mean_ranks
-from asymtrain.lab.studies.study import Block, JudgedPage
+from asymtrain.lab.studies.study import Block
 from asymtrain.lab.texts import counted
 
 POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
@@ -55,8 +55,8 @@ _TUNED_NOTE = (
 )
 
 
-def judged_page(results: Results) -> JudgedPage:
-    return JudgedPage(
+def judged_page(results: Results) -> Page:
+    return Page(
         "Branches in practice",
         _lead(results),
         tables(results),
@@ -149,19 +149,20 @@ def tables(results: Results) -> list[Table]:
     """The main table and what it rests on; a table without rows is left out."""
     no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
+    notes = {"fixed": " ".join(preset_sentence(results)), "tuned": _TUNED_NOTE}
     configurations = [effect for effects in results.configurations.values() for effect in effects]
     all_tables = [
         published_table(results.reached),
-        effects_table(
-            "selected", "The configuration that validation selected", results.selected, results.study, note=note
-        ),
+        effects_table("selected", "The configuration that validation selected", results.selected, results.study, note),
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
-        *(_part_table(part, results) for part in PARTS),
-        dataclasses.replace(
-            effects_table("configurations", "The best configuration of each objective", configurations, results.study),
-            detail=True,
+        *(
+            effects_table(part, title, results.parts[part], results.study, notes.get(part, ""))
+            for part, title in PARTS.items()
+        ),
+        effects_table(
+            "configurations", "The best configuration of each objective", configurations, results.study, detail=True
         ),
         selection_table(results.selections),
         ranks_table(results.selections),
@@ -200,12 +201,9 @@ def published_table(reached: Sequence[Reached]) -> Table:
     return Table("reached", "Networks of published tables", columns, make_rows(rows), note)
 
 
-def _part_table(part: Part, results: Results) -> Table:
-    notes = {"fixed": " ".join(preset_sentence(results)), "tuned": _TUNED_NOTE}
-    return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
-
-
-def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "") -> Table:
+def effects_table(
+    name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "", *, detail: bool = False
+) -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
     named = {"Data": [study.data[effect.task.data].title for effect in effects]}
     # An objective is told by the branches themselves.
@@ -238,7 +236,7 @@ def effects_table(name: str, title: str, effects: Sequence[ArmEffect], study: Ex
         )
         for i, effect in enumerate(effects)
     )
-    return Table(name, title, columns, rows, note)
+    return Table(name, title, columns, rows, note, detail)
 
 
 def target_table(effects: Sequence[ArmEffect]) -> Table:

@@ -1,12 +1,13 @@
 """Table 14 and Figures 4, 7 and 9: how the ViT attends, with and without branches."""
 
-from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
-from asymtrain.lab.instruments.attention.show import VARIANTS, map_image
+from asymtrain.lab.instruments.attention.result import Floats
+from asymtrain.lab.instruments.attention.show import VARIANTS, map_panels
 from asymtrain.lab.instruments.curves import Curve
-from asymtrain.lab.report.figure import VALUE, Figure, Image, Line, Lines
+from asymtrain.lab.report.figure import VALUE, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, by_reading, paired
@@ -163,22 +164,16 @@ def make_maps(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         "figure7": [(f"layer {layers.index(layer) + 1}", 0, layer) for layer in chosen],
     }
 
-    def images(label: str, image: int, layer: str, *, titled: bool) -> Iterator[Image]:
-        """A row of the figure: the image, then its maps of both variants by epoch."""
-        pixels = pixels_of(example["pixels"][image])
-        yield map_image(pixels, label=label)
-        for epoch in epochs:
-            for variant in VARIANTS:
-                weights = np.array(maps_of[variant][epoch]["maps"][layer][image], float)
-                title = f"{variant.capitalize()}\nepoch {epoch}" if titled else ""
-                look = {"colour": variant, "apart": variant == VARIANTS[0], "frame": f"epoch {epoch}"}
-                yield map_image(pixels, weights, title, is_map=True, **look)
+    def heat(epoch: int, variant: str, layer: str, image: int) -> Floats:
+        return np.array(maps_of[variant][epoch]["maps"][layer][image], float)
 
-    seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []
+    columns, pictures = [*product(epochs, VARIANTS)], [*map(pixels_of, example["pixels"])]
+    seed = first["plain"].spec.seed
     caption = f"Seed {seed}; from the class token, heads averaged, in multiples of the uniform weight."
-    for name, title in titles.items():
-        panels = [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)]
-        figures.append(Figure(name, title, panels, columns, caption))
+    figures = (
+        Figure(name, title, map_panels(rows[name], columns, pictures, heat), 1 + len(columns), caption)
+        for name, title in titles.items()
+    )
     return RecipeOutput(figures=tuple(figures))
 
 

@@ -1,14 +1,15 @@
 """Tables 5 and 6, Figure 6: the loss surface around initial networks."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from asymtrain.lab.report.figure import Figure, Surface
-from asymtrain.lab.report.table import Cell, Column, Range, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Range, Table, Value, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.studies.paper.evidence import Effect, Evidence, by_reading, paired
 from asymtrain.lab.studies.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
@@ -24,28 +25,14 @@ from asymtrain.models import display_name
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
 """The paper's words, and those of `SurfaceStatistics`."""
 TABLES = {"mlp": "table5", "cnn": "table6", "vit": "table6"}
-COLUMNS = (
-    Column("Backbone"),
-    Column("Directions"),
-    Column("N"),
-    Column("Parameters", "millions", digits=2),
-    number("Deviation", significant=True),
-    percent("Change"),
-    percent("Interval"),
-    percent("By parameter count"),
-    number("Range", significant=True),
-    percent("Change of range"),
-    number("Mean gradient", significant=True),
-    percent("Change of gradient"),
-    number("Plane's R²", 4),
-    N,
+HEAD = (Column("Backbone"), Column("Directions"), Column("N"))
+DIFFERENCE = "Difference: our change less the paper's, in points."
+PAPERS = (
     percent("change of deviation", papers=True),
-    number("Difference", 1, signed=True, against_paper="Difference: our change less the paper's, in points."),
+    number("Difference", 1, signed=True, against_paper=DIFFERENCE),
 )
 BESIDE = (
-    Column("Backbone"),
-    Column("Directions"),
-    Column("N"),
+    *HEAD,
     number("Alpha", None),
     number("Deviation, main loss", significant=True),
     percent("Change, main loss"),
@@ -167,6 +154,32 @@ def _flatness(rows: Rows, level: int) -> float:
     return math.fsum(row["plane_r2"] or 0.0 for row in draws) / len(draws)
 
 
+def _predicted(rows: Rows, level: int) -> float | None:
+    """What the number of weights alone makes of a direction of unit norm; nothing of one of unit variance."""
+    if level == 0 or 0 not in rows:
+        return None
+    plain, here = (next(iter(rows[at].values()))[0] for at in (0, level))
+    counted = here["parameters" if here["directions"] == "all" else "live_parameters"]
+    return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if here["scaling"] == "norm" else 0.0
+
+
+# What a network's surfaces are described by: each column, and how the rows of a view and a level fill it.
+MEASURED: tuple[tuple[Column, Callable[[Rows, int], Value]], ...] = (
+    (Column("Parameters", "millions", digits=2), lambda rows, level: next(iter(rows[level].values()))[0]["parameters"]),
+    (number("Deviation", significant=True), partial(_mean, name="std")),
+    (percent("Change"), partial(_change, name="std")),
+    (percent("Interval"), _interval),
+    (percent("By parameter count"), _predicted),
+    (number("Range", significant=True), partial(_mean, name="range")),
+    (percent("Change of range"), partial(_change, name="range")),
+    (number("Mean gradient", significant=True), partial(_mean, name="mean_gradient")),
+    (percent("Change of gradient"), partial(_change, name="mean_gradient")),
+    (number("Plane's R²", 4), _flatness),
+    (N, lambda rows, level: len(rows[level])),
+)
+COLUMNS = (*HEAD, *(column for column, _ in MEASURED), *PAPERS)
+
+
 def _ids(measurements: tuple[Measuring, ...], rows: Rows, level: int) -> tuple[str, ...]:
     return tuple(landscape.spec.id for landscape in measurements if landscape.spec.seed in rows[level])
 
@@ -178,23 +191,12 @@ def _row(
     paper = printed(label).improvement if level else None
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
     if level not in rows:
-        return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
+        missing = missing_cells(len(MEASURED))
+        return (*head, *missing, Cell(paper), *([NOTHING] if paper is None else missing_cells()))
     ids, moved = _ids(measurements, rows, level), _change(rows, level, "std")
-    values = (
-        next(iter(rows[level].values()))[0]["parameters"],
-        _mean(rows, level, "std"),
-        moved,
-        _interval(rows, level),
-        _predicted(rows, level, view),
-        _mean(rows, level, "range"),
-        _change(rows, level, "range"),
-        _mean(rows, level, "mean_gradient"),
-        _change(rows, level, "mean_gradient"),
-        _flatness(rows, level),
-        len(rows[level]),
-    )
     apart = None if moved is None or paper is None else moved - paper
-    return (*head, *(Cell(value, ids) for value in values), Cell(paper), Cell(apart, ids))
+    ours = (Cell(value_of(rows, level), ids) for _, value_of in MEASURED)
+    return (*head, *ours, Cell(paper), Cell(apart, ids))
 
 
 def _beside(
@@ -222,15 +224,6 @@ def _common(rows: Rows, others: Rows) -> Rows:
         for level, members in rows.items()
     }
     return {level: members for level, members in both.items() if members}
-
-
-def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
-    """What the number of weights alone makes of a direction of unit norm; nothing of one of unit variance."""
-    if level == 0 or 0 not in rows:
-        return None
-    plain, here = (next(iter(rows[at].values()))[0] for at in (0, level))
-    counted = here["parameters" if view[0] == "all" else "live_parameters"]
-    return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
 def _effects(
