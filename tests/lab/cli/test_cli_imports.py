@@ -8,9 +8,9 @@ import pytest
 from asymtrain.lab.checkpoints import StackPlan, checkpoints_of, execution_name
 from asymtrain.lab.engine import training
 from asymtrain.lab.live_page import LivePage
-from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
-from invented_runs import invented_epoch
+from invented_runs import invent
 
 TRAP = """
 import pathlib, numpy, torch
@@ -44,7 +44,7 @@ def write_search(spec):
 def write_store(path, spec):
     with Store(path) as store:
         for member in pairs(spec, [42]):
-            store.add(Run(member, (invented_epoch(1, 0.5, 0.5, 0.1 if member.redundancy else None),)))
+            store.add(invent(member))
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -17,9 +17,10 @@ from asymtrain.lab.cli.app import load_command
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 from asymtrain.version import VERSION
+from invented_runs import invent
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "matplotlib", "statsmodels", "PIL", "jinja2", "pyarrow", "safetensors")
 GROUPS = {"paper": ("list", "run", "show"), "measure": ("alignment", "trajectory", "landscape", "attention")}
@@ -61,7 +62,7 @@ SLOW = ("torch", "pandas", "scipy", "matplotlib", "statsmodels")
 def test_what_reads_a_record_answers_without_torch(tmp_path):
     spec = RunSpec(objective="softmax", arch_options={"widths": [8, 8]}, epochs=1)
     with Store(tmp_path / "runs.sqlite") as store:
-        store.add(Run(spec, (Epoch(1, 1.0, 1.0, 0.5, 0.5, 0.5, None, None, None, 1.0),)))
+        store.add(invent(spec))
         store.request([dataclasses.replace(spec, seed=1)])
     begun = StackPlan((dataclasses.replace(spec, seed=1),), "batched")
     (open_checkpoint(checkpoints_of(tmp_path / "runs.sqlite"), begun) / STATE).touch()

@@ -8,8 +8,9 @@ import pytest
 
 from asymtrain.lab.cli.measure import CommandBench, MeasureOutput, stored_specs
 from asymtrain.lab.cli.options import DeviceOptions
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
+from invented_runs import invent
 
 SMALL = ("--arch", "mlp", "--epochs", 2, "--device", "cpu")
 STORED = ("--store", "asymtrain-measure/runs.sqlite")
@@ -113,10 +114,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(refused, arguments, message):
 @pytest.fixture
 def crowded(tmp_path):
     """A store of 17 runs: two ids of them begin with the same of 16 digits."""
-    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
     with Store(tmp_path / "crowded.sqlite") as opened:
         for seed in range(17):
-            opened.add(Run(RunSpec(epochs=1, redundancy=0, seed=seed), (epoch,)))
+            opened.add(invent(RunSpec(epochs=1, redundancy=0, seed=seed)))
     return tmp_path / "crowded.sqlite"
 
 

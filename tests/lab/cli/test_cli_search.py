@@ -77,7 +77,6 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
     [
         (("--strategy", "gould"), "did you mean 'gold'"),
         (("--alphas", "few"), "--alphas few: write numbers"),
-        (("--alphas", ","), "no alpha to try"),
         (("--activation", "some"), ": --activation must be one of"),
         (("--final-epochs", "0"), "final-epochs must be 1 or more"),
         (("--at", "blocks.*"), "mlp has layers and pooling of its own"),

@@ -8,9 +8,10 @@ from asymtrain.lab.checkpoints import STATE
 from asymtrain.lab.cli.options import latest_store
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.status import SHOWN
 from asymtrain.lab.store import Store
+from invented_runs import invent
 
 REASON = "RuntimeError: the first line\n    and the second, " + "long " * 40 + "(losses.py, line 7)"
 
@@ -18,10 +19,9 @@ REASON = "RuntimeError: the first line\n    and the second, " + "long " * 40 + "
 @pytest.fixture
 def store(tmp_path):
     path = tmp_path / "runs.sqlite"
-    epoch = Epoch(1, 1.0, None, 0.5, 0.5, None, None, None, None, 2.0)
     with Store(path) as opened:
-        opened.add(Run(RunSpec(epochs=4, learning_rate=10, seed=7), (epoch,), outcome="diverged"))
-        opened.add(Run(RunSpec(epochs=4, learning_rate=100, seed=7), (), outcome="diverged"))
+        for epochs, rate in ((1, 10), (0, 100)):
+            opened.add(invent(RunSpec(epochs=4, learning_rate=rate, seed=7), epochs=epochs, diverged=True))
         opened.request([RunSpec(arch="vit", seed=1)])
         opened.fail([RunSpec(arch="cnn", seed=2)], REASON)
     return path
@@ -70,9 +70,8 @@ def test_pending_runs_that_continue_from_a_checkpoint_are_counted(cli, tmp_path)
         opened.request([*begun, *planned])
     assert "3 runs continue from a checkpoint when" in cli("status", "--store", path).out
     # One that is stored, or being trained, does not wait to be continued.
-    epoch = Epoch(1, 1.0, None, 0.5, 0.5, None, None, None, None, 2.0)
     with Store(path) as opened:
-        opened.add(Run(begun[0], (epoch,), outcome="diverged"))
+        opened.add(invent(begun[0], epochs=1, diverged=True))
         opened.claim([begun[1]])
         found = json.loads(cli("status", "--store", path, "--json").out)
         text = cli("status", "--store", path).out

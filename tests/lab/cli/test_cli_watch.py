@@ -16,18 +16,12 @@ import pytest
 from asymtrain.lab import executors, live_page
 from asymtrain.lab.cli.watch import watching
 from asymtrain.lab.live_page import served
-from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
-from invented_runs import invented_epoch
+from invented_runs import invent, invented_epoch
 from small_backbones import tiny_spec
 
 SPECS = pairs(tiny_spec(epochs=3), [42, 43])
-
-
-def finished(spec):
-    cosine = 0.1 if spec.redundancy else None
-    count = spec.epochs
-    return Run(spec, tuple(invented_epoch(n, 0.5 + n / 10, 0.5 if n == count else None, cosine) for n in (1, 2, 3)))
 
 
 def get(server, path=None, method="GET", **headers):
@@ -78,7 +72,7 @@ def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
         assert (status, headers["ETag"], body) == (304, first["ETag"], "")
         with Store(store) as opened:
             for spec in SPECS:
-                opened.add(finished(spec))
+                opened.add(invent(spec))
             status, second, after = get(server, **{"If-None-Match": first["ETag"]})  # while it is being written
         assert status == 200
         assert second["ETag"] != first["ETag"]
@@ -94,7 +88,7 @@ def test_pages_are_not_made_without_end_and_the_slow_first_ones_delay_none(store
     with served(store) as server, Store(store) as opened:
         for spec in SPECS:
             pages.append(words(get(server)[2]))
-            opened.add(finished(spec))
+            opened.add(invent(spec))
         pages.append(words(get(server)[2]))
     assert [re.search(r"(\d) of 4 runs", page)[1] for page in pages] == ["0", "1", "2", "2", "2"]
 
@@ -107,7 +101,7 @@ def test_a_page_shows_one_moment(store, monkeypatch):
         read = pending_states(opened)
         with Store(store) as another:
             for spec in SPECS:
-                another.add(finished(spec))
+                another.add(invent(spec))
         return read
 
     page = live_page.LivePage(store)
@@ -297,7 +291,7 @@ def test_an_open_page_sees_the_end(store, capsys):
         server = printed_server(capsys.readouterr().err)
         ask()
         with Store(store) as opened:
-            opened.add(finished(SPECS[0]))
+            opened.add(invent(SPECS[0]))
         late = threading.Timer(0.2, ask)  # the page's next question, after the training has ended
         late.start()
     late.join()
@@ -326,7 +320,7 @@ def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, caps
         page.start()
         assert begun.wait(60)
         with Store(store) as opened:
-            opened.add(finished(SPECS[0]))
+            opened.add(invent(SPECS[0]))
     page.join()
     assert ["0 of 4 runs" in words(seen[0]), "1 of 4 runs" in words(seen[1])] == [True, True]
 

@@ -263,15 +263,12 @@ def test_training_on_a_cpu_takes_one_thread_and_gives_it_back():
     torch.set_num_threads(2)
     try:
         seen = []
-        work(StackPlan(tuple(examples("mlp", 1, epochs=1)), "batched"), Job(), CPU, lambda _: _seen(seen))
+        stack = StackPlan(tuple(examples("mlp", 1, epochs=1)), "batched")
+        work(stack, Job(), CPU, lambda _: seen.append(torch.get_num_threads()))
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def _seen(seen):
-    seen.append(torch.get_num_threads())
 
 
 @pytest.mark.parametrize("archs", [("mlp",), ("mlp", "cnn")])

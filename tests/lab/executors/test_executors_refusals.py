@@ -9,8 +9,8 @@ from executor_examples import examples
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.executors import execute
-from asymtrain.lab.runs import Epoch, Run
 from asymtrain.lab.store import Store
+from invented_runs import invent
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_function_that_workers_cannot_import(tmp_path):
 
 def test_stored_runs_need_no_function(tmp_path):
     spec = replace(examples("mlp", 1)[0], dataset="gone_module:function", epochs=1)
-    run = Run(spec, (Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0),))
+    run = invent(spec)
     with Store(tmp_path / "runs.sqlite") as store:
         store.add(run)
     assert list(execute([spec], store=tmp_path / "runs.sqlite")) == [run]

@@ -131,12 +131,11 @@ def test_the_log_is_used_and_leaves_one_file(tmp_path):
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM runs", "UPDATE epochs SET main_loss = 0", "DELETE FROM specs"])
-def test_what_is_stored_cannot_be_changed(tmp_path, statement):
-    with Store(tmp_path / "s.sqlite") as store:
-        store.add(example_run(example_spec(1)))
-        with pytest.raises(sqlite3.IntegrityError, match="append-only"), store.database.writing() as connection:
-            connection.execute(statement)
-        assert store.runs() == [example_run(example_spec(1))]
+def test_what_is_stored_cannot_be_changed(store, statement):
+    store.add(example_run(example_spec(1)))
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"), store.database.writing() as connection:
+        connection.execute(statement)
+    assert store.runs() == [example_run(example_spec(1))]
 
 
 def test_a_reader_cannot_write_and_a_closed_store_says_so(tmp_path):
@@ -154,14 +153,13 @@ def test_a_reader_cannot_write_and_a_closed_store_says_so(tmp_path):
             reader.claim([example_spec(1)])
 
 
-def test_a_connection_does_not_cross_a_fork(tmp_path, monkeypatch):
-    with Store(tmp_path / "s.sqlite") as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: -1)
-            store.close()
-            with pytest.raises(StoreError, match="after the fork"):
-                store.runs()
-        assert store.runs() == []
+def test_a_connection_does_not_cross_a_fork(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        store.close()
+        with pytest.raises(StoreError, match="after the fork"):
+            store.runs()
+    assert store.runs() == []
 
 
 def test_threads_may_share_a_store(tmp_path):

@@ -11,12 +11,6 @@ from asymtrain.lab.store import Counts, Store, requests
 SPECS = sorted((example_spec(seed) for seed in range(4)), key=lambda spec: spec.seed)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "s.sqlite") as store:
-        yield store
-
-
 def test_a_request_is_pending_until_it_is_recorded(store):
     store.request(SPECS)
     store.request(SPECS[:2])

@@ -62,17 +62,16 @@ def test_the_tables_have_a_column_for_every_field(tmp_path):
     assert columns == ["run_id", *EPOCH_COLUMNS]
 
 
-def test_a_spec_is_stored_once_unless_asked(tmp_path):
+def test_a_spec_is_stored_once_unless_asked(store):
     spec = example_spec(1)
     first, second = example_run(spec), example_run(spec, salt="again")
-    with Store(tmp_path / "s.sqlite") as store:
-        assert store.add(first)
-        assert not store.add(second)
-        assert store.runs() == [first]
-        assert store.add(second, again=True)
-        assert store.runs() == [second]
-        assert [record.attempt for record in store.records(every_attempt=True)] == [1, 2]
-        assert [record.run for record in store.records(every_attempt=True)] == [first, second]
+    assert store.add(first)
+    assert not store.add(second)
+    assert store.runs() == [first]
+    assert store.add(second, again=True)
+    assert store.runs() == [second]
+    assert [record.attempt for record in store.records(every_attempt=True)] == [1, 2]
+    assert [record.run for record in store.records(every_attempt=True)] == [first, second]
 
 
 def test_the_order_of_runs_is_not_the_order_of_writing(tmp_path):
@@ -92,20 +91,19 @@ def test_the_order_of_runs_is_not_the_order_of_writing(tmp_path):
     ]
 
 
-def test_runs_are_found_by_id_and_by_field(tmp_path):
+def test_runs_are_found_by_id_and_by_field(store):
     specs = pairs(RunSpec(epochs=1), range(3))
-    with Store(tmp_path / "s.sqlite") as store:
-        for spec in specs:
-            store.add(example_run(spec, device=f"gpu{spec.seed}"))
-        assert [run.spec.seed for run in store.runs(variant="plain")] == [0, 1, 2]
-        assert store.runs(variant="plain", seed=2, device="gpu2") == [example_run(specs[4], device="gpu2")]
-        assert store.runs(outcome="diverged") == []
-        assert {run.spec for run in store.runs([specs[0].id, specs[3].id, "unknown"])} == {specs[0], specs[3]}
-        assert store.runs([]) == []
-        assert store.finished() == {spec.id for spec in specs}
-        assert store.finished([specs[0].id, "unknown"]) == {specs[0].id}
-        with pytest.raises(UsageError, match="did you mean 'seed'"):
-            store.runs(sed=1)
+    for spec in specs:
+        store.add(example_run(spec, device=f"gpu{spec.seed}"))
+    assert [run.spec.seed for run in store.runs(variant="plain")] == [0, 1, 2]
+    assert store.runs(variant="plain", seed=2, device="gpu2") == [example_run(specs[4], device="gpu2")]
+    assert store.runs(outcome="diverged") == []
+    assert {run.spec for run in store.runs([specs[0].id, specs[3].id, "unknown"])} == {specs[0], specs[3]}
+    assert store.runs([]) == []
+    assert store.finished() == {spec.id for spec in specs}
+    assert store.finished([specs[0].id, "unknown"]) == {specs[0].id}
+    with pytest.raises(UsageError, match="did you mean 'seed'"):
+        store.runs(sed=1)
 
 
 def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path):
@@ -129,56 +127,52 @@ def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path):
         ("cosine", "0.5"),
     ],
 )
-def test_what_is_no_number_is_refused(field, value, tmp_path):
+def test_what_is_no_number_is_refused(field, value, store):
     run = example_run(example_spec(1))
     last = run.history[-1]._replace(**{field: value})
-    with Store(tmp_path / "s.sqlite") as store:
-        with pytest.raises(ValueError, match=f"{field} of epoch 3"):
-            store.add(dataclasses.replace(run, history=(*run.history[:-1], last)))
-        assert store.runs() == []
+    with pytest.raises(ValueError, match=f"{field} of epoch 3"):
+        store.add(dataclasses.replace(run, history=(*run.history[:-1], last)))
+    assert store.runs() == []
 
 
-def test_a_history_with_a_hole_is_refused(tmp_path):
+def test_a_history_with_a_hole_is_refused(store):
     run = example_run(example_spec(1))
-    with Store(tmp_path / "s.sqlite") as store:
-        for history in (run.history[:-1], run.history[1:], run.history[::-1], (*run.history, run.history[-1])):
-            with pytest.raises(ValueError, match="epochs"):
-                store.add(dataclasses.replace(run, history=history))
-        with pytest.raises(ValueError, match="outcome"):
-            store.add(dataclasses.replace(run, outcome="lost"))
-        assert store.finished() == set()
+    for history in (run.history[:-1], run.history[1:], run.history[::-1], (*run.history, run.history[-1])):
+        with pytest.raises(ValueError, match="epochs"):
+            store.add(dataclasses.replace(run, history=history))
+    with pytest.raises(ValueError, match="outcome"):
+        store.add(dataclasses.replace(run, outcome="lost"))
+    assert store.finished() == set()
 
 
-def test_a_record_says_where_it_came_from(tmp_path):
+def test_a_record_says_where_it_came_from(store):
     elsewhere = Provenance("3.12.1", "2.11.0", "0.1.0", "source-12", False, "1234")
-    with Store(tmp_path / "s.sqlite") as store:
-        store.add(example_run(example_spec(1)))
-        store.add(example_run(example_spec(2)), provenance=elsewhere)
-        here, there = store.records()
+    store.add(example_run(example_spec(1)))
+    store.add(example_run(example_spec(2)), provenance=elsewhere)
+    here, there = store.records()
     assert here.provenance.torch.startswith("2.")
     assert here.created.endswith("+00:00")
     assert there.provenance == elsewhere
 
 
-def test_measurements_are_whole_ordered_and_latest(tmp_path):
+def test_measurements_are_whole_ordered_and_latest(store):
     spec = example_spec(1)
-    with Store(tmp_path / "s.sqlite") as store:
-        store.add(example_run(spec))
-        assert store.add_measurement(spec.id, "sharpness", {3: 0.1, 0: [1, 2.5, None]})
-        assert store.add_measurement(spec.id, "entropy", {3: {"layer": {"b": 1, "a": 2}}})
-        assert not store.add_measurement(spec.id, "sharpness", {3: 7})
-        assert store.measurements("sharpness") == [
-            Measurement(spec.id, "sharpness", 0, [1, 2.5, None]),
-            Measurement(spec.id, "sharpness", 3, 0.1),
-        ]
-        assert store.add_measurement(spec.id, "sharpness", {3: 7}, again=True)
-        assert [(m.name, m.value) for m in store.measurements()] == [
-            ("entropy", {"layer": {"a": 2, "b": 1}}),
-            ("sharpness", 7),
-        ]
-        assert store.measurements(ids=["other"]) == []
-        with pytest.raises(ValueError, match="finite"):
-            store.add_measurement(spec.id, "new", {1: 0.5, 2: math.nan})
-        assert store.measurements("new") == []
-        with pytest.raises(UsageError, match="does not know"):
-            store.add_measurement("0" * 16, "new", {1: 0.5})
+    store.add(example_run(spec))
+    assert store.add_measurement(spec.id, "sharpness", {3: 0.1, 0: [1, 2.5, None]})
+    assert store.add_measurement(spec.id, "entropy", {3: {"layer": {"b": 1, "a": 2}}})
+    assert not store.add_measurement(spec.id, "sharpness", {3: 7})
+    assert store.measurements("sharpness") == [
+        Measurement(spec.id, "sharpness", 0, [1, 2.5, None]),
+        Measurement(spec.id, "sharpness", 3, 0.1),
+    ]
+    assert store.add_measurement(spec.id, "sharpness", {3: 7}, again=True)
+    assert [(m.name, m.value) for m in store.measurements()] == [
+        ("entropy", {"layer": {"a": 2, "b": 1}}),
+        ("sharpness", 7),
+    ]
+    assert store.measurements(ids=["other"]) == []
+    with pytest.raises(ValueError, match="finite"):
+        store.add_measurement(spec.id, "new", {1: 0.5, 2: math.nan})
+    assert store.measurements("new") == []
+    with pytest.raises(UsageError, match="does not know"):
+        store.add_measurement("0" * 16, "new", {1: 0.5})
