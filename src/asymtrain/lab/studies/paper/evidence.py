@@ -75,10 +75,10 @@ def paired(
     return Effect(label, before, after, epochs, ids, seeds, stand_in, same and before == after) if seeds else None
 
 
-def by_reading(found: Iterable[tuple[str, Evidence | None]]) -> dict[str, dict[str, Evidence]]:
+def by_reading(items: Iterable[tuple[str, Evidence | None]]) -> dict[str, dict[str, Evidence]]:
     """Evidence with the names of its readings, by reading and then by label."""
     evidence: dict[str, dict[str, Evidence]] = {}
-    for reading, numbers in found:
+    for reading, numbers in items:
         if numbers is not None:
             evidence.setdefault(reading, {})[numbers.label] = numbers
     return evidence

@@ -80,7 +80,7 @@ def effect(
 
 
 def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    rows, found = [], list[tuple[str, Evidence | None]]()
+    rows, evidence = [], list[tuple[str, Evidence | None]]()
     metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
     for reading in readings_of(study):
@@ -89,7 +89,7 @@ def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
                 label = f"{cell}/{epoch}" if cell else ""
                 measured = effect(study, snapshot, reading, metric, study.at(epoch), label)
                 if label:
-                    found.append((reading.name, measured))
+                    evidence.append((reading.name, measured))
                 if label or measured:  # CIFAR has no masks
                     head = map(Cell, (heading, str(study.at(epoch)), reading.title))
                     rows.append((*head, *difference_cells(measured, printed(label) if label else None)))
@@ -103,7 +103,7 @@ def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         difference=DIFFERENCE_NOTE,
     )
     table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
-    return RecipeOutput((table, _rollout_table(study, snapshot)), evidence=by_reading(found))
+    return RecipeOutput((table, _rollout_table(study, snapshot)), evidence=by_reading(evidence))
 
 
 def _rollout_table(study: Scope, snapshot: Snapshot) -> Table:

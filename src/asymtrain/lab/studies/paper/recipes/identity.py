@@ -16,7 +16,7 @@ def needs(study: Scope, snapshot: Snapshot) -> Needs:
 
 
 def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    rows, found = [], list[tuple[str, Quantity]]()
+    rows, evidence = [], list[tuple[str, Quantity]]()
     for arch in ARCHS:
         identity = identity_wanted(study, arch)
         measured = (snapshot.values(identity.spec, identity.name) or {}).get(1)
@@ -27,12 +27,12 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         outputs, parameters, weights = (float(measured[name]) for name in ("outputs", "parameters", "weights"))
         rows.append((arch_cell(arch), Cell(outputs, ids), Cell(parameters, ids), Cell(weights, ids)))
         for label, value in ((f"inference/{arch}", max(abs(outputs), abs(parameters))), (f"identity/{arch}", weights)):
-            found.append((study.readings[0].name, Quantity(label, (value,), 1, ids, seeds, study.stand_in)))
+            evidence.append((study.readings[0].name, Quantity(label, (value,), 1, ids, seeds, study.stand_in)))
     headings = ("Outputs after strip", "Weights more", f"Weights, N = 1 against N = {MANY}")
     columns = (Column("Backbone"), *(number(name, None) for name in headings))
     note = note_text("identity", many=MANY)
     table = Table("identity", "Branches leave nothing behind, idle ones do nothing", columns, tuple(rows), note)
-    return RecipeOutput((table,), evidence=by_reading(found))
+    return RecipeOutput((table,), evidence=by_reading(evidence))
 
 
 RECIPES = (recipe("identity", needs, make),)

@@ -59,7 +59,7 @@ def needs(study: Scope, snapshot: Snapshot) -> Needs:
 def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
-    found: list[tuple[str, Evidence | None]] = []
+    evidence: list[tuple[str, Evidence | None]] = []
     for arch, dataset in CASES:
         of_losses = [landscapes_wanted(study, snapshot, arch, dataset, loss) for loss in LOSSES]
         measurements = of_losses[0]
@@ -73,7 +73,7 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
                     effects = _effects(study, measurements, arch, rows, same=not reading.unit_norm)
-                    found += [(reading.name, effect) for effect in effects]
+                    evidence += [(reading.name, effect) for effect in effects]
     settings = landscapes_wanted(study, snapshot, *CASES[0])[0].settings
     note = note_text(
         "table5",
@@ -91,7 +91,7 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         all_tables.append(
             Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE)
         )
-    return RecipeOutput(tuple(all_tables), (_figure(study, snapshot),), by_reading(found))
+    return RecipeOutput(tuple(all_tables), (_figure(study, snapshot),), by_reading(evidence))
 
 
 def _precisions(study: Scope, snapshot: Snapshot) -> str:

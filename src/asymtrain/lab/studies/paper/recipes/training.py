@@ -80,7 +80,7 @@ def needs_table2(study: Scope, snapshot: Snapshot) -> Needs:
 
 
 def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    rows, found = [], list[tuple[str, Evidence]]()
+    rows, evidence = [], list[tuple[str, Evidence]]()
     for reading, arch, variant in groups(study):
         runs = [first_epochs(run, study.window) for run in snapshot.of(specs_for(study, reading, arch, variant))]
         conflict = conflicts(runs)[0] if runs else None
@@ -88,10 +88,10 @@ def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         names = [reading.name] if variant == "trained" else []
         names += [r.name for r in study.readings if r.changes == "instruments" and r.signal == variant]
         if conflict is not None:
-            found += [(name, quantity) for name in names for quantity in _quantities(study, arch, conflict)]
+            evidence += [(name, quantity) for name in names for quantity in _quantities(study, arch, conflict)]
     note = note_text("table2", epochs=study.window, dose=DOSE)
     table = Table("table2", "Tables 2 and 15: gradient cosine", COLUMNS, tuple(rows), note)
-    return RecipeOutput((table,), (_figure2(study, snapshot),), by_reading(found))
+    return RecipeOutput((table,), (_figure2(study, snapshot),), by_reading(evidence))
 
 
 def _cosine_row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -> tuple[Cell, ...]:
@@ -191,14 +191,14 @@ Rows = tuple[tuple[Cell, ...], ...]
 def _rows(
     study: Scope,
     snapshot: Snapshot,
-    found: list[tuple[str, Evidence | None]],
+    evidence: list[tuple[str, Evidence | None]],
     table: str,
     readouts: Sequence[Readout],
     *more: Part,
     epochs: bool = False,
     whole: str = "",
 ) -> Rows:
-    """A row for each reading, backbone and readout. Adds to the evidence that was `found`.
+    """A row for each reading, backbone and readout. Adds to the evidence.
 
     `epochs`: with a column for the epoch. `whole`: over all epochs, under a label that begins with this.
     """
@@ -214,42 +214,42 @@ def _rows(
                 return [value(first_epochs(run, count)) for run in pair]
 
             measured = effect_of(snapshot, dataclasses.replace(comparison, label=label), look, window or epoch)
-            found.append((comparison.reading.name, measured))
+            evidence.append((comparison.reading.name, measured))
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
             cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(printed_label))))
     return tuple(cells)
 
 
 def make_table3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    found, first = list[tuple[str, Evidence | None]](), "Table 3: convergence epoch"
+    evidence, first = list[tuple[str, Evidence | None]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
     # Of one run the epoch is a whole number, and the paper prints one.
     epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
     converged: list[Readout] = [("convergence", study.window, convergence)]
-    rows = _rows(study, snapshot, found, "table3", converged, "recipe")
-    ends = _rows(study, snapshot, found, "table3", [("final", study.window, final)], "recipe")
+    rows = _rows(study, snapshot, evidence, "table3", converged, "recipe")
+    ends = _rows(study, snapshot, evidence, "table3", [("final", study.window, final)], "recipe")
     accuracies = (Column("Backbone"), READING, *difference_columns(4))
     tables = [
         Table("table3-convergence", first, epochs, rows, note),
         Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
     ]
     if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
-        rows = _rows(study, snapshot, found, "table3", converged, "recipe", whole="convergence")
+        rows = _rows(study, snapshot, evidence, "table3", converged, "recipe", whole="convergence")
         note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
         title = f"{first} over all {study.epochs} epochs"
         tables.append(Table("table3-convergence-whole", title, epochs, rows, note))
-    return RecipeOutput(tuple(tables), evidence=by_reading(found))
+    return RecipeOutput(tuple(tables), evidence=by_reading(evidence))
 
 
 def make_table4(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    found: list[tuple[str, Evidence | None]] = []
+    evidence: list[tuple[str, Evidence | None]] = []
     gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
-    rows = _rows(study, snapshot, found, "table4", gaps, epochs=True)
+    rows = _rows(study, snapshot, evidence, "table4", gaps, epochs=True)
     note = note_text("table4", stands=stands_note(study, GAP_EPOCHS), difference=DIFFERENCE_NOTE)
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
     table = Table("table4", "Table 4: generalisation gap", columns, rows, note)
-    return RecipeOutput((table,), evidence=by_reading(found))
+    return RecipeOutput((table,), evidence=by_reading(evidence))
 
 
 def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suffix: str = "") -> list[Line]:
