@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,29 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
     return tmp_path
+
+
+@pytest.fixture
+def ctrl_c_after(monkeypatch):
+    """Within a block, a user presses Ctrl-C whenever an execution has given so many runs."""
+
+    @contextmanager
+    def pressed(count):
+        from asymtrain.lab import executors  # here: it needs the threads above
+
+        execute = executors.execute
+
+        def interrupted(*arguments, **options):
+            running = execute(*arguments, **options)
+            yield from islice(running, count)
+            running.close()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(executors, "execute", interrupted)
+            yield
+
+    return pressed
 
 
 @pytest.fixture

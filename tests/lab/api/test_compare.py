@@ -184,17 +184,9 @@ def test_with_a_store_what_is_trained_is_not_trained_again(capsys, monkeypatch):
         executors.execute([spec])
 
 
-def test_ctrl_c_keeps_what_was_measured(monkeypatch):
-    real = executors.execute
-
-    def stopped(*args, **options):
-        yield next(real(*args, **options))
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executors, "execute", stopped)
-        with pytest.raises(KeyboardInterrupt) as stop:
-            compare(store="runs.sqlite")
+def test_ctrl_c_keeps_what_was_measured(ctrl_c_after):
+    with ctrl_c_after(1), pytest.raises(KeyboardInterrupt) as stop:
+        compare(store="runs.sqlite")
     assert "1 of 2 runs were trained; they are in runs.sqlite; call it again" in stop.value.__notes__[0]
     assert len(compare(store="runs.sqlite").rows) == 2
 

@@ -38,13 +38,9 @@ def test_it_gives_what_the_command_gives_and_goes_on(workplace, monkeypatch):
     assert asymtrain.search("mlp", "shapes", **grids, **options).to_dict() == called.to_dict()
 
 
-def test_ctrl_c_says_what_is_kept(monkeypatch):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(executors, "execute", stopped)
+def test_ctrl_c_says_what_is_kept(ctrl_c_after):
     for options, note in (({"store": "runs.sqlite"}, "call it again"), ({}, "")):
-        with pytest.raises(KeyboardInterrupt) as stop:
+        with ctrl_c_after(0), pytest.raises(KeyboardInterrupt) as stop:
             search(**options)
         assert note in "".join(getattr(stop.value, "__notes__", [""]))
 

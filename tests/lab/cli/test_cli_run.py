@@ -117,18 +117,8 @@ def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_pat
     assert set(old) < set((folder / "rows.csv").read_text().splitlines())
 
 
-def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, monkeypatch):
-    real = executors.execute
-
-    def stopped(*args, **kwargs):
-        running = real(*args, **kwargs)
-        yield next(running)
-        yield next(running)
-        running.close()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executors, "execute", stopped)
+def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, ctrl_c_after, tmp_path):
+    with ctrl_c_after(2):
         result = cli(*TINY)
     assert result.code == 130
     assert "2 of 4 runs" in result.err

@@ -3,7 +3,6 @@ import re
 
 import pytest
 
-from asymtrain.lab import executors
 from asymtrain.lab.store import Store
 
 TINY = ["--arch", "mlp", "--epochs", "1", "--learning-rates", "1e-3"]
@@ -50,19 +49,12 @@ def test_json_holds_every_trial_and_the_second_call_trains_nothing(cli, tmp_path
     assert all(record.run.test_accuracy is None for record in stored(tmp_path))
 
 
-def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
+def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, ctrl_c_after, tmp_path):
     for _ in range(2):
         result = cli("search", *TINY, "--minutes", "0.0000001")
         assert result.code == 0, result.err
         assert "at most 5 runs are left. Starting took all of this time: give the same command with more" in result.err
-    real = executors.execute
-
-    def stopped(specs, **options):
-        yield from real(specs, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executors, "execute", stopped)
+    with ctrl_c_after(2):
         result = cli("search", *TINY)
     assert result.code == 130
     assert "Stopped: at most" in result.err

@@ -22,8 +22,8 @@ def spec_of(arch="mlp", **fields):
     )
 
 
-def stack_of(specs, dataset, strategy="batched"):
-    stack = Stack(specs, dataset, strategy=strategy)
+def stack_of(specs, dataset, strategy="batched", device="cpu"):
+    stack = Stack(specs, dataset, device=device, strategy=strategy)
     while not stack.finished:
         stack.advance()
     return stack

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import save
-from small_runs import assert_same_bits, without_time
+from small_runs import assert_same_bits, stack_of, without_time
 
 from asymtrain import UsageError
 from asymtrain.errors import UsageWarning
@@ -61,14 +61,7 @@ RECIPES = {
 def uninterrupted(dataset):
     """Trained stacks, each of them once."""
 
-    @functools.cache
-    def stack(recipe, strategy):
-        whole = Stack(specs_of(**RECIPES[recipe]), dataset, strategy=strategy)
-        while not whole.finished:
-            whole.advance()
-        return whole
-
-    return stack
+    return functools.cache(lambda recipe, strategy: stack_of(specs_of(**RECIPES[recipe]), dataset, strategy))
 
 
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
@@ -98,9 +91,7 @@ def test_a_stack_goes_on_from_any_step_to_the_same_bits(recipe, stop_at, strateg
 
 def test_a_diverged_run_stays_diverged(dataset, tmp_path):
     specs = [RunSpec(learning_rate=500.0, batch=24, epochs=5), RunSpec(batch=24, epochs=5)]
-    whole, begun, resumed = (Stack(specs, dataset) for _ in range(3))
-    while not whole.finished:
-        whole.advance()
+    whole, begun, resumed = stack_of(specs, dataset), Stack(specs, dataset), Stack(specs, dataset)
     place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
     for _ in range(4):
         begun.advance()

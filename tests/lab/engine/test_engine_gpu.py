@@ -21,7 +21,7 @@ from equivalence import (
     probability_of_being_no_farther,
     reference_accuracies,
 )
-from small_runs import compiles
+from small_runs import compiles, stack_of
 
 from asymtrain import models, streams
 from asymtrain.errors import UsageError, UsageWarning
@@ -158,9 +158,7 @@ def test_a_second_stack_of_a_model_trains_in_training_mode():
     data = patterns(size=100)
     for seed in (1, 2):
         spec = RunSpec(arch="any_models:resnet", batch=24, epochs=2, seed=seed)
-        stack = Stack([spec], data, device=DEVICE, strategy="side_by_side")
-        while not stack.finished:
-            stack.advance()
+        stack = stack_of([spec], data, "side_by_side", DEVICE)
         seen = [value.item() for name, value in stack.buffers.items() if name.endswith("num_batches_tracked")]
         assert set(seen) == {2 * stack.data.steps}
 
@@ -225,10 +223,7 @@ def test_a_lost_run_does_not_reach_its_neighbours_through_a_captured_graph():
     data = patterns(classes=4, size=100, test_size=40)
     calm = RunSpec(arch_options={"widths": (16, 16)}, batch=24, epochs=4, cosine_every=0, test="never")
     lost, other = (RunSpec(**{**calm.to_dict(), "learning_rate": rate}) for rate in (1e6, 2e-3))
-    stacks = [Stack([calm, middle, calm.plain()], data, device=DEVICE) for middle in (lost, other)]
-    for stack in stacks:
-        while not stack.finished:
-            stack.advance()
+    stacks = [stack_of([calm, middle, calm.plain()], data, device=DEVICE) for middle in (lost, other)]
     assert [run.outcome for run in stacks[0].results()] == ["finished", "diverged", "finished"]
     assert torch.equal(stacks[0].weights[[0, 2]], stacks[1].weights[[0, 2]])
 

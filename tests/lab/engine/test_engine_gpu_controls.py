@@ -3,7 +3,7 @@
 import pytest
 import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
-from small_runs import compiles
+from small_runs import compiles, stack_of
 from test_engine_controls import CONTROLS, KINDS, fifty_steps
 
 from asymtrain.lab.engine import Stack
@@ -50,9 +50,7 @@ def test_a_captured_ratio_of_gradients_goes_on_from_one_step_to_the_next(dataset
 def test_detached_branches_leave_plain_in_the_same_stack(precision, dataset):
     """One captured program for both, so equal to the bit."""
     spec = fifty_steps("mlp", signal="detached", precision=precision)
-    stack = Stack([spec.plain(), spec], dataset, device="cuda", strategy="batched")
-    while not stack.finished:
-        stack.advance()
+    stack = stack_of([spec.plain(), spec], dataset, device="cuda")
     views = stack.parameters.views(stack.weights)
     for name, value in views.items():
         if not name.startswith("branch."):
