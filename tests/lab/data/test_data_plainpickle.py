@@ -67,10 +67,10 @@ SMALL = pickle.dumps({b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"lab
 def test_arrays_of_every_order_and_type(tmp_path):
     columns = np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
     big = np.arange(3, dtype=">i8")
-    (tmp_path / "file").write_bytes(pickle.dumps({"a": [columns, (big,)]}, protocol=2))
-    back = read_plain_pickle(tmp_path / "file")["a"]
-    assert (back[0] == columns).all()
-    assert back[1][0].tolist() == [0, 1, 2]
+    (tmp_path / "file").write_bytes(pickle.dumps({"a": columns, "b": big}, protocol=2))
+    back = read_plain_pickle(tmp_path / "file")
+    assert (back["a"] == columns).all()
+    assert back["b"].tolist() == [0, 1, 2]
 
 
 @settings(deadline=None)

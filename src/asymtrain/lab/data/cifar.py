@@ -147,16 +147,13 @@ def _read_names(release: Release, file: Path) -> tuple[str, ...]:
 
 def _read_dict(release: Release, file: Path) -> Mapping[str, object]:
     try:
-        content = read_plain_pickle(file)
+        return {_text(key): value for key, value in read_plain_pickle(file).items()}
     except FileNotFoundError:
         raise _foreign(release, file, "it is missing") from None
     except OSError as error:
         raise _foreign(release, file, f"it cannot be read ({error.strerror or error})") from None
     except ValueError as error:
         raise _foreign(release, file, str(error)) from None
-    if not isinstance(content, dict):
-        raise _foreign(release, file, f"it holds a {type(content).__name__}, not a dict")
-    return {_text(key): value for key, value in content.items()}
 
 
 def _foreign(release: Release, file: Path, reason: str) -> UsageError:
@@ -166,6 +163,6 @@ def _foreign(release: Release, file: Path, reason: str) -> UsageError:
     )
 
 
-def _text(name: str | bytes) -> str:
+def _text(name: object) -> str:
     # The official files were written by Python 2, whose strings arrive as bytes.
-    return name.decode("latin-1") if isinstance(name, bytes) else name
+    return name.decode("latin-1") if isinstance(name, bytes) else str(name)

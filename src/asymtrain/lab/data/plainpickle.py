@@ -1,4 +1,4 @@
-"""Pickle files of arrays and plain containers: nothing that the file names is ever imported or called.
+"""Pickle files of a dict of arrays and plain values: nothing that the file names is ever imported or called.
 
 The few names that an array needs get a stand-in of their own, so not even a function of numpy's runs. A side effect:
 numpy's warnings about its own old pickles, which CIFAR's are, do not appear.
@@ -17,19 +17,20 @@ from asymtrain.errors import error_line
 _TYPES = {code: np.dtype(f"<{code}" if code != "u1" else "u1") for code in ("u1", "i4", "i8")}
 
 
-def read_plain_pickle(file: Path) -> object:
-    """What the file holds; a ValueError when it is damaged or asks for anything but data."""
+def read_plain_pickle(file: Path) -> dict[object, object]:
+    """The dict that the file holds; a ValueError when it is damaged or asks for anything but data."""
     if file.exists() and not file.is_file():  # a pipe would wait for its writer
         raise ValueError("it is not a regular file")
     content = file.read_bytes()
     try:
-        return _finished(_PlainUnpickler(io.BytesIO(content), encoding="bytes").load())
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"it is damaged ({error_line(error)})") from None
+        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(f"it is damaged ({error_line(error)})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, not a dict")
+    return {key: item.value if isinstance(item, _Array) else item for key, item in value.items()}
 
 
 class _Refused(Exception):
@@ -92,14 +93,3 @@ _STAND_INS: dict[str, object] = {
     "numpy.core.multiarray._reconstruct": _Array,  # numpy 1
     "numpy._core.multiarray._reconstruct": _Array,  # numpy 2
 }
-
-
-def _finished(value: object) -> object:
-    """The same containers with the stand-ins replaced by arrays."""
-    if isinstance(value, _Array):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _finished(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_finished, value))
-    return value
