@@ -62,11 +62,7 @@ class StoreState:
     logs: tuple[tuple[str, int], ...]  # name and size
 
 
-def read_state(store: Path) -> StoreState:
-    return _read_at_once(store)[0]
-
-
-def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[StoreState, list[Record]]":
+def read_state(store: Path, *, whole: bool = False) -> "tuple[StoreState, list[Record]]":
     """The state of a store at one moment, and its runs at the same moment where the `whole` is wanted."""
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store, store_exists
@@ -94,7 +90,7 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     from asymtrain.lab.store.provenance import joined_versions
 
     begun = begun_runs(checkpoints_of(store))  # before the store: the log of a stack goes when its runs are stored
-    state, records = _read_at_once(store, whole=True)
+    state, records = read_state(store, whole=True)
     runs = [record.run for record in records]
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}
@@ -234,7 +230,7 @@ class LivePage:
     def current(self) -> tuple[bytes, str]:
         with self.lock:
             start = time.thread_time()
-            if (self.last or time.monotonic() >= self.due) and read_state(self.store) != self.state:
+            if (self.last or time.monotonic() >= self.due) and read_state(self.store)[0] != self.state:
                 self.state, text = render_store(self.store)
                 version = hashlib.sha256(text.encode()).hexdigest()[:16]
                 self.body, self.tag = text.replace(VERSION, version, 1).encode(), f'"{version}"'

@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Any
 
 from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
-from asymtrain.lab.report.table import Cell, Table
+from asymtrain.lab.report.table import Table
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store.provenance import joined_versions
 from asymtrain.lab.studies.frame import missing_of
@@ -197,7 +197,9 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
         measured = {key: values for key, values in snapshot.measured.items() if key[0] not in hidden}
         output = recipe.make(study, dataclasses.replace(snapshot, measured=measured))
         tables = [
-            dataclasses.replace(table, rows=tuple(row for row in table.rows if not _about(row) & others))
+            dataclasses.replace(
+                table, rows=tuple(row for row in table.rows if not any(others & {*cell.about} for cell in row))
+            )
             for table in output.tables
         ]
         evidence = {
@@ -213,10 +215,6 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
 
     claims = tuple(name for name in recipe.claims if _are_of(claim(name).needs, archs))
     return dataclasses.replace(recipe, needs=needs, make=make, claims=claims)
-
-
-def _about(row: Iterable[Cell]) -> set[str]:
-    return {name for cell in row for name in cell.about}
 
 
 def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:

@@ -550,7 +550,9 @@ def measured_words(claim: Claim, all_parts: Sequence[JudgedPart], deciding: Judg
     measured = f"{number_words(deciding)} for {part_words(deciding)}"
     if len(all_parts) == 1:  # the others have no rows yet
         return measured
-    counts = Counter(_kind(part) for part in all_parts)
+    counts = Counter(
+        STEPS if part.part.how == "not reversed" and part.ruling == "Reproduced" else part.ruling for part in all_parts
+    )
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
     return f"{measured}; of {len(all_parts)} parts {parts}"
 
@@ -566,10 +568,6 @@ def number_words(part: JudgedPart) -> str:
 
 def _is_surface(part: JudgedPart) -> bool:
     return _table(part.part.labels[0]) in ("table5", "table6")
-
-
-def _kind(part: JudgedPart) -> str:
-    return STEPS if part.part.how == "not reversed" and part.ruling == "Reproduced" else part.ruling
 
 
 def part_words(part: JudgedPart) -> str:

@@ -171,7 +171,10 @@ def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Re
     studied = effects.pop("study")
     configurations = {name: tuple(effect for effect in studied if effect.arm.name == name) for name in CONFIGURATIONS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
-    selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
+    for i, effect in enumerate(selected):
+        branches = {name: effect.arm.fields[name] for name in _CONFIGURATION}
+        own = tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, branches))
+        selected[i] = dataclasses.replace(effect, step_costs=own)
     reached, left = _reached(study, runs), unfinished(BLOCKS, lambda task: needs(study, task, runs), runs)
     return Results(study, complete, tuple(selected), configurations, effects, reached, tuple(plain), left)
 
@@ -197,11 +200,6 @@ def is_recommended(results: Results) -> bool | None:
         return None
     verdicts = {effect.verdict for effect in effects}
     return "helps" in verdicts and verdicts <= {"helps", "no meaningful difference", "harmless"}
-
-
-def _costs_of(effect: ArmEffect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
-    branches = {name: effect.arm.fields[name] for name in _CONFIGURATION}
-    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, branches))
 
 
 def _tasks(part: Part) -> list[Task]:
@@ -308,13 +306,10 @@ def _reached(study: Extent, runs: RunsById) -> tuple[Reached, ...]:
     for task, arm in arms.values():
         finished = [runs[spec.id] for spec in final_specs(study, task, [arm]) if spec.id in runs]
         if finished:
-            last, best = estimate(map(tested, finished)), fmean(map(_best, finished))
-            reached.append(Reached(task, arm, last, best, tuple(run.spec.id for run in finished)))
+            best = (max((epoch.test_accuracy or 0.0 for epoch in run.history), default=0.0) for run in finished)
+            ids = tuple(run.spec.id for run in finished)
+            reached.append(Reached(task, arm, estimate(map(tested, finished)), fmean(best), ids))
     return tuple(reached)
-
-
-def _best(run: Run) -> float:
-    return max((epoch.test_accuracy or 0.0 for epoch in run.history), default=0.0)
 
 
 def _course(plain: Run, other: Run) -> tuple[float | None, ...]:

@@ -69,10 +69,6 @@ def doses(study: Scope) -> list[PairedCell]:
     ]  # fmt: skip
 
 
-def needs_table1(study: Scope, snapshot: Snapshot) -> Needs:
-    return Needs(specs_of([*table1_cells(study), *doses(study)]))
-
-
 def make_table1(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     main, dose = table1_cells(study), doses(study)
     headings = ("Backbone", "N")
@@ -280,7 +276,7 @@ def _dual_values(
 
 
 RECIPES = (
-    recipe("table1", needs_table1, make_table1),
+    recipe("table1", lambda study, _: Needs(specs_of([*table1_cells(study), *doses(study)])), make_table1),
     *map(_swept_recipe, SWEEPS.values()),
     recipe("table10", needs_table10, make_table10),
     recipe("table16", needs_table16, make_table16),

@@ -75,10 +75,6 @@ def groups(study: Scope) -> list[tuple[Reading, str, str]]:
     return rows
 
 
-def needs_table2(study: Scope, snapshot: Snapshot) -> Needs:
-    return Needs(unique(specs_for(study, *group) for group in groups(study)))
-
-
 def make_table2(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     rows, evidence = [], list[tuple[str, Evidence]]()
     for reading, arch, variant in groups(study):
@@ -157,12 +153,8 @@ def comparisons(study: Scope, *more: Part) -> list[PairedCell]:
     ]
 
 
-def needs(study: Scope, snapshot: Snapshot) -> Needs:
-    return Needs(specs_of(comparisons(study)))
-
-
-def needs_of_table3(study: Scope, snapshot: Snapshot) -> Needs:
-    return Needs(specs_of(comparisons(study, "recipe")))
+def needs(study: Scope, snapshot: Snapshot, *more: Part) -> Needs:
+    return Needs(specs_of(comparisons(study, *more)))
 
 
 def convergence(run: Run) -> float | None:
@@ -321,8 +313,8 @@ def make_figure8(study: Scope, snapshot: Snapshot) -> RecipeOutput:
 
 
 RECIPES = (
-    recipe("table2", needs_table2, make_table2),
-    recipe("table3", needs_of_table3, make_table3),
+    recipe("table2", lambda study, _: Needs(unique(specs_for(study, *group) for group in groups(study))), make_table2),
+    recipe("table3", lambda study, snapshot: needs(study, snapshot, "recipe"), make_table3),
     recipe("table4", needs, make_table4),
     recipe("figure3", needs, make_figure3),
     recipe("figure8", needs, make_figure8),
