@@ -146,11 +146,6 @@ def test_logits_have_a_batch_axis():
         check_targets(torch.zeros(5), torch.zeros(2, dtype=torch.int64))
 
 
-def test_an_unknown_reduction_is_named():
-    with pytest.raises(UsageError, match="'mean'"):
-        sigmoid_loss(torch.zeros(2, 3), torch.tensor([0, 1]), class_reduction="means")
-
-
 @every_loss
 def test_compiled_without_a_break(loss, naive, options, logits):
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
@@ -358,10 +353,3 @@ def test_the_prior_bias_counts_labels():
     shares = prior_bias(objective, 3, torch.tensor([[0, 0], [0, 1]])).sigmoid()
     assert torch.allclose(shares, torch.tensor([3.5, 1.5, 0.5]) / 5.5)
     assert torch.allclose(prior_bias(objective, 4).sigmoid(), torch.full((4,), 0.25))
-
-
-def test_an_unknown_objective_is_named():
-    with pytest.raises(UsageError, match="'softmax'"):
-        find_objective("softmx")
-    with pytest.raises(UsageError, match=r"dice, .*sigmoid"):
-        find_objective("cross_entropy")

@@ -13,7 +13,6 @@ from asymtrain.branches._axes import (
     Axis,
     BatchEvidence,
     LayerEvidence,
-    NeighbourEvidence,
     feature_axis_of,
     infer_layout,
     lets_through,
@@ -141,36 +140,6 @@ class OneSize(nn.Module):
         if x.shape[-1] != self.size:
             raise ValueError("another size")
         return self.model(x)
-
-
-class Concatenated(nn.Module):
-    """(B, 12, H, 6) of a linear layer of width 6: read by widths, it would be (B, H, W, 6)."""
-
-    def __init__(self, fixed: bool) -> None:
-        super().__init__()
-        self.conv, self.fixed = nn.Conv2d(3, 6, 1), fixed
-        self.both = Both()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.fixed and x.shape[2:] != (8, 6):
-            raise ValueError("another size")
-        return self.both(self.conv(x)).mean((2, 3))
-
-
-class Both(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Conv2d(6, 6, 1), nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.left(x), self.right(x.movedim(1, -1)).movedim(-1, 1)], 1)
-
-
-def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer() -> None:
-    x = torch.randn(3, 3, 8, 6)
-    assert layouts(Concatenated(fixed=False), "both", x) == ["BCHW"]
-    with pytest.raises(UsageError, match="pass layout="):
-        attach(Concatenated(fixed=True), x, CLASSES, at="both")
 
 
 def test_torch_transformer_is_sequence_first() -> None:
@@ -324,14 +293,6 @@ def test_evidence_settles_a_layout_or_it_is_asked_for(
     else:
         with pytest.raises(UsageError, match="pass layout="):
             infer_layout("x", shape, evidence, batch)
-
-
-def test_of_axes_that_have_the_size_of_a_layers_features_only_the_batch_is_no_rival() -> None:
-    layers = NeighbourEvidence()
-    layers.note(torch.empty(8, 5, 8), -1)
-    assert layers.feature_axes((8, 5, 8), 0) == {2}
-    assert not layers.feature_axes((8, 5, 8), None)
-    assert not layers.feature_axes((8, 8, 5), 0)
 
 
 def test_rows_that_are_not_samples_are_asked_about() -> None:

@@ -68,16 +68,6 @@ def test_our_backbones_know_their_points() -> None:
     assert find_blocks(model, torch.randn(2, 3, 32, 32)) == list(model.points)
 
 
-def test_models_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8
-    )
-    found = find_blocks(transformers.ViTForImageClassification(config), torch.randn(2, 3, 16, 16))
-    assert len(found) == 3
-    assert all(name.startswith("vit.") for name in found)
-
-
 def test_of_two_blocks_the_one_that_is_not_the_output() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from asymtrain.branches import Branches, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
-from asymtrain.objectives import Distill
 
 AT = ["1", "3"]
 T = 3.0
@@ -46,17 +45,6 @@ def test_the_models_own_logits_are_the_second_target(activation: str) -> None:
     assert model[0].weight.grad.any()
     output.data.zero_()  # what is done to the output afterwards is no answer of the model
     assert_distilled(branches, copy.deepcopy(model)(x))
-
-
-def test_settings_of_ones_own() -> None:
-    model, x, branches = attached(mlp().eval(), objective=Distill(temperature=1, share=1), strength=1)
-    output = model(x)
-    other = branches.logits()
-    found = [
-        F.kl_div(F.log_softmax(one, -1), output.detach().softmax(-1), reduction="batchmean") for one in other.values()
-    ]
-    torch.testing.assert_close(branches.loss(targets()), sum(found) / 2)
-    assert branches.choices["objective"] == "Distill(temperature=1, share=1)"
 
 
 def test_with_branches_hands_the_answers_over() -> None:
@@ -120,16 +108,6 @@ def test_answers_in_a_container_and_of_maps() -> None:
     model = Cnn().eval()
     branches = attach(model, x, CLASSES, at="convs.0", objective="distill", head="tower")
     assert_distilled(branches, model(x))
-
-
-def test_rows_that_do_not_count() -> None:
-    model, x, branches = attached(mlp().eval(), objective=Distill(ignore_index=9), strength=1)
-    model(x)
-    kept = targets().clone()
-    kept[1] = 9
-    found = branches.loss(kept)
-    model(x[[0, 2]])
-    torch.testing.assert_close(found, branches.loss(targets()[[0, 2]]))
 
 
 class Features(nn.Module):

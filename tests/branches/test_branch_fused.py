@@ -37,6 +37,15 @@ def both_ways(branches: Branches, loss_of: object, inputs: list[Tensor]) -> tupl
     return answers[0], answers[1]
 
 
+def assert_general_numbers(branches: Branches, loss_of: object, inputs: list[Tensor]) -> None:
+    """In two forwards, of which the second is held from its beginning."""
+    for _ in range(2):
+        for mine, general in zip(*both_ways(branches, loss_of, inputs), strict=True):
+            assert (mine is None) == (general is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -54,11 +63,7 @@ def test_one_node_gives_the_general_numbers(case: Case, kind: str, options: dict
         call(model.eval(), sample)
         return branches.loss(TARGETS[kind])
 
-    for _ in range(2):  # the second forward is held from its beginning
-        for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
-            assert (mine is None) == (general is None)
-            if mine is not None:
-                torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
+    assert_general_numbers(branches, loss, inputs)
 
 
 def test_bfloat16_features(bfloat16_on_any_cpu: None) -> None:
@@ -282,9 +287,7 @@ def test_features_of_one_shape_share_a_product(widths: tuple[int, ...], groups: 
         return branches.loss(targets())
 
     inputs = [*branches.parameters(), *model.blocks.parameters()]
-    for _ in range(2):
-        for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
-            torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
+    assert_general_numbers(branches, loss, inputs)
     model(x)
     assert counted(branches.loss(targets())) == 1
     assert {tuple(group.layers for group in plan.groups) for plan in branches._fuser.plans.values()} == {tuple(groups)}
@@ -363,7 +366,6 @@ def test_weights_that_are_computed_from_others() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
@@ -385,7 +387,6 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.parametrize(
     "options",

@@ -391,13 +391,6 @@ def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_preset_fills_in_what_is_not_given() -> None:
-    model, x, branches = attached(at="1", preset="paper")
-    assert branches.head("1").redundancy == PRESETS["paper"]["head"].redundancy == 20
-    other = attach(model, x, CLASSES, at="1", head=Parallel(3), preset="paper")
-    assert other.head("1").redundancy == 3
-
-
 def test_the_guide_has_the_values_of_every_preset() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)

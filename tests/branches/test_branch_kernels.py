@@ -240,11 +240,7 @@ def assert_alike(one: list[Tensor], other: list[Tensor], tolerance: float) -> No
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * scale)
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_give_what_torch_gives(case: str, form: str) -> None:
@@ -253,7 +249,6 @@ def test_kernels_give_what_torch_gives(case: str, form: str) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "autocast", "tf32"])
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
@@ -266,7 +261,6 @@ def test_kernels_in_other_precisions(case: str, form: str, kind: str, monkeypatc
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.float16, torch.float32)])
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "means", "class tokens", "both", "maps"])
@@ -276,7 +270,6 @@ def test_kernels_on_features_of_two_types(case: str, form: str, dtypes: tuple[to
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "16 layers"])
 def test_kernels_give_the_same_twice(case: str, form: str) -> None:
@@ -286,7 +279,6 @@ def test_kernels_give_the_same_twice(case: str, form: str) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_second_derivatives_behind_kernels(form: str) -> None:
     model, branches, x, y = built("means", form)
@@ -299,7 +291,6 @@ def test_second_derivatives_behind_kernels(form: str) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan(form: str) -> None:
     model, branches, x, y = built("one layer", form)
@@ -314,7 +305,6 @@ def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan(form: str) -> No
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_large_logits_are_exact_and_what_is_no_number_shows(form: str) -> None:
     model, branches, x, y = built("300 classes", form)
@@ -325,7 +315,6 @@ def test_large_logits_are_exact_and_what_is_no_number_shows(form: str) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("first", [40, 200])
 def test_classes_that_a_bias_rules_out(first: int) -> None:
     """All those of the first tiles: a maximum over them alone is no number to subtract."""
@@ -340,7 +329,6 @@ def test_classes_that_a_bias_rules_out(first: int) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 def test_streams_do_not_count_for_each_other(form: str) -> None:
     model, branches, x, y = built("16 layers", form)
@@ -360,7 +348,6 @@ def test_streams_do_not_count_for_each_other(form: str) -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 def test_streams_beyond_those_with_a_counter_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("asymtrain.branches._kernels"), "_STREAMS", 2)
     model, branches, x, y = built("rows")
@@ -378,7 +365,6 @@ def test_streams_beyond_those_with_a_counter_are_left_to_torch(monkeypatch: pyte
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("limit", ["_MOST_LAUNCHED", "_MOST_MULTIPLIED"])
 def test_what_is_large_is_left_to_torch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, limit, 1)
@@ -393,7 +379,6 @@ class Nothing(TorchDispatchMode):
 
 
 @pytest.mark.gpu
-@on_gpu
 def test_what_follows_operations_sees_them() -> None:
     model, branches, x, y = built("rows")
     for mode in (True, False):
@@ -407,7 +392,6 @@ def test_what_follows_operations_sees_them() -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
 def test_gradients_of_several_losses_at_once(case: str, form: str) -> None:
@@ -433,7 +417,6 @@ class Turned(nn.Module):
 
 
 @pytest.mark.gpu
-@on_gpu
 def test_what_is_saved_may_be_laid_out_anew() -> None:
     """By hooks on saved tensors, as offloading to the host does."""
     model, x = Turned().cuda(), torch.randn(12, 7, device="cuda")
@@ -448,7 +431,6 @@ def test_what_is_saved_may_be_laid_out_anew() -> None:
 
 
 @pytest.mark.gpu
-@on_gpu
 def test_a_step_launches_few_kernels() -> None:
     """Twelve layers of one width, as of a vision transformer, of which each had 28 kernels once."""
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12))).cuda()

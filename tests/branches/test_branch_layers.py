@@ -55,14 +55,6 @@ def test_overlapping_names_are_one_layer() -> None:
     assert list(find_paths(model, ["blocks.1", "blocks.[12]", model.blocks[2]])) == ["blocks.1", "blocks.2"]
 
 
-def test_modules_and_names_mean_the_same() -> None:
-    model, sample = Cnn(), images()
-    by_module = attach(model, sample, CLASSES, at=[model.convs[0], model.convs[1]])
-    names = by_module.layers
-    by_module.strip()
-    assert attach(model, sample, CLASSES, at="convs.*").layers == names == ("convs.0", "convs.1")
-
-
 def test_a_module_with_two_names_answers_to_both() -> None:
     model = Tied()
     model.alias = model.block
@@ -80,15 +72,6 @@ def test_the_model_itself_can_be_a_layer() -> None:
     state = branches.state_dict()
     branches.strip()
     attach(model, x, CLASSES, at="", head="linear").load_state_dict(state, strict=True)
-
-
-def test_a_layer_may_be_called_like_a_method() -> None:
-    model = nn.Sequential()
-    model.add_module("keys", nn.Linear(7, 4))
-    model.add_module("live", nn.Linear(4, CLASSES))
-    branches = attach(model, rows(), CLASSES, at=["keys", "live"])
-    model(rows())
-    assert list(branches.logits()) == ["keys", "live"]
 
 
 class Stages(nn.Module):

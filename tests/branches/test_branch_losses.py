@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches import Branches, Parallel, attach
 from asymtrain.errors import UsageError
-from asymtrain.objectives import Huber, Mse, Sigmoid
+from asymtrain.objectives import Huber, Mse
 
 
 def after_a_forward(activation: str = "last", **options: object) -> tuple[nn.Module, Branches]:
@@ -130,17 +130,6 @@ def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
         assert torch.allclose(branches.accuracies(y)[layer], expected)
         if outputs == 1:
             assert torch.allclose(branches.accuracies(y[:, 0])[layer], expected)
-
-
-def test_the_ignored_index_is_the_objectives() -> None:
-    model, usual = after_a_forward()
-    other = attach(model, rows(), CLASSES, at=["1", "3"], head=Parallel(2), objective=Sigmoid(ignore_index=255))
-    model(rows())
-    for method in ("loss", "losses", "accuracies"):
-        ignoring = getattr(other, method)(torch.tensor([0, 255, 3]))
-        assert ignoring == getattr(usual, method)(torch.tensor([0, -100, 3]))
-    with pytest.raises(UsageError, match="ignore_index must be a whole number such as 255, got None"):
-        Sigmoid(ignore_index=None)
 
 
 def test_a_mask_that_is_no_tensor_is_refused() -> None:

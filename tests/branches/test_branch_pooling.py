@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from branch_zoo import CLASSES, images, mlp, resnet, rows, vit
+from branch_zoo import CLASSES, images, mlp, resnet, rows
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._pooling import Reader, pool_features
 from asymtrain.errors import UsageError
 
@@ -46,10 +45,6 @@ def test_the_result_shares_no_memory(layout: str, pool: str) -> None:
     assert torch.equal(pooled, before)
 
 
-def test_means_of_half_precision_are_float32() -> None:
-    assert pool_features(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16), "BCHW", "mean").dtype == torch.float32
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("shape", "layout"), [((2, 3, 9, 9), "BCHW"), ((2, 9, 9, 3), "BHWC"), ((2, 81, 3), "BTD")])
 def test_the_gradient_of_a_mean_is_no_copy_of_the_feature(
@@ -57,6 +52,7 @@ def test_the_gradient_of_a_mean_is_no_copy_of_the_feature(
 ) -> None:
     feature = torch.randn(shape, dtype=dtype, requires_grad=True)
     pooled = pool_features(feature, layout, "mean")
+    assert pooled.dtype == torch.float32
     (gradient,) = torch.autograd.grad(pooled.square().sum(), feature)
     assert gradient.shape == feature.shape
     assert gradient.untyped_storage().nbytes() == 2 * 3 * dtype.itemsize
@@ -99,23 +95,6 @@ def test_the_first_token_of_a_causal_model_is_no_class_token() -> None:
     assert (
         attach(Summing(causal=False), tokens, CLASSES, at=["embed", "block"], **both).readers["block"].pooled.token == 1
     )
-
-
-def test_a_dict_gives_each_layer_its_own_pool() -> None:
-    model, x = vit(), images()
-    branches = attach(model, x, CLASSES, at="vit.**.[01]", pool={"**.1": "class_token"})
-    assert [reader.pool for reader in branches.readers.values()] == ["mean", "class_token"]
-
-
-def test_the_first_floating_point_tensor_is_the_feature() -> None:
-    a, b = torch.randn(2, 3), torch.randn(2, 4)
-    assert first_feature((None, [torch.arange(3), {"x": a}], b)) is a
-    assert first_feature({"ids": torch.arange(3), "n": 2}) is None
-    assert select((a, b), 1) is b
-    assert select((a, b), 2) is None
-    assert select({"h": b}, "h") is b
-    assert select({"h": b}, "g") is None
-    assert select(a, lambda feature: feature[:1]).shape == (1, 3)
 
 
 @dataclass

@@ -74,7 +74,6 @@ def test_branches_on_another_device_are_explained() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_branches_follow_the_model_to_its_device(activation: str) -> None:
     model, x = Cnn(), images()

@@ -214,7 +214,7 @@ def test_optimizers_are_watched_until_strip_and_not_kept_alive() -> None:
     assert not hooks_in(model)
 
 
-@pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask"])
+@pytest.mark.parametrize("name", ["weights", "alpha", "activation", "mask", "strength"])
 def test_attributes_that_would_be_ignored_are_refused(name: str) -> None:
     branches = attach(mlp(), rows(), CLASSES, at=AT)
     with pytest.raises(UsageError, match=rf"'{name}' cannot be set .*attach\(\.\.\., {name}="):

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from asymtrain.branches import Branches, GradientRatio, Parallel, WithBranches, attach
+from asymtrain.branches import Branches, Falling, GradientRatio, Parallel, WithBranches, attach
 from asymtrain.errors import UsageError
 from asymtrain.objectives import Mse
 
@@ -46,14 +46,6 @@ def test_it_gives_what_model_and_branches_give(case: Case) -> None:
     apart = branches.logits()
     assert list(logits) == list(case.layers)
     assert all(torch.equal(logits[name], apart[name]) for name in apart)
-
-
-def test_its_parameters_are_the_models_and_the_live_ones() -> None:
-    model, _, branches = attached(head=Parallel(3))
-    net = WithBranches(model, branches)
-    ids = {id(parameter) for parameter in net.parameters()}
-    assert ids == {id(parameter) for parameter in [*model.parameters(), *branches.parameters()]}
-    assert {name.split(".")[0] for name in net.state_dict()} == {"model", "branches"}
 
 
 def test_its_logits_must_be_passed_on() -> None:
@@ -118,69 +110,70 @@ def test_after_strip_the_model_is_called_itself() -> None:
         net(x)
 
 
-def test_idle_branches_are_not_broadcast() -> None:
+def test_idle_branches_and_a_strength_are_not_broadcast() -> None:
     model, x = mlp(), rows()
     model._ddp_params_and_buffers_to_ignore = ["0.bias"]
-    net = WithBranches(model, attach(model, x, CLASSES, at=AT, head=Parallel(3)))
-    idle = {name for name, _ in net.named_buffers()}
-    assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | idle
-    assert len(idle) == 2
+    net = WithBranches(model, attach(model, x, CLASSES, at=AT, head=Parallel(3), strength=Falling(0.5)))
+    equal = {name for name, _ in net.named_buffers()}  # on all ranks
+    assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | equal
+    assert len(equal) == 3
+    assert "branches.schedule.strength" in equal
 
 
-@pytest.mark.usefixtures("bfloat16_on_any_cpu")
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("bfloat16_on_any_cpu", "one_rank")
 @pytest.mark.parametrize("apart", [False, True], ids=["with the model", "apart"])
 def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
     """One rank; what two ranks train is compared with DDP below."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        mesh, half = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-        model, x = mlp(), rows()
-        keys = list(model.state_dict())
-        branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
-        net = WithBranches(model, branches)
-        if apart:
-            fully_shard(branches, mesh=mesh)
-        fully_shard(net, mesh=mesh, mp_policy=half)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        before = [value.full_tensor().clone() for value in net.parameters()]
-        output, logits = net(x)
-        (F.cross_entropy(output.float(), targets()) + branches.loss(targets(), logits=logits)).backward()
-        optimizer.step()
-        assert output.dtype == torch.bfloat16
-        assert {value.dtype for value in logits.values()} == {torch.float32 if apart else torch.bfloat16}
-        after = [value.full_tensor() for value in net.parameters()]
-        assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-        with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
-            attach(net, x, CLASSES, at="model.0")
-        with torch.no_grad():
-            net(x)  # an evaluation, after which the modules have whole weights, and the optimizer sharded ones
-        branches.strip(optimizer)
-        output, logits = net(x)
-        assert logits == {}
-        whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        assert list(whole) == keys
-        assert set(optimizer.state) == set(optimizer.param_groups[0]["params"]) == set(model.parameters())
-    finally:
-        dist.destroy_process_group()
+    mesh, half = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    model, x = mlp(), rows()
+    keys = list(model.state_dict())
+    branches = attach(model, x, CLASSES, at=AT, head=Parallel(3))
+    net = WithBranches(model, branches)
+    if apart:
+        fully_shard(branches, mesh=mesh)
+    fully_shard(net, mesh=mesh, mp_policy=half)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    before = [value.full_tensor().clone() for value in net.parameters()]
+    output, logits = net(x)
+    (F.cross_entropy(output.float(), targets()) + branches.loss(targets(), logits=logits)).backward()
+    optimizer.step()
+    assert output.dtype == torch.bfloat16
+    assert {value.dtype for value in logits.values()} == {torch.float32 if apart else torch.bfloat16}
+    after = [value.full_tensor() for value in net.parameters()]
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
+        attach(net, x, CLASSES, at="model.0")
+    with torch.no_grad():
+        net(x)  # an evaluation, after which the modules have whole weights, and the optimizer sharded ones
+    branches.strip(optimizer)
+    output, logits = net(x)
+    assert logits == {}
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    assert list(whole) == keys
+    assert set(optimizer.state) == set(optimizer.param_groups[0]["params"]) == set(model.parameters())
 
 
+@pytest.mark.usefixtures("one_rank")
 def test_two_sharded_sets() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        model = mlp()
-        one, two = (attach(model, rows(), CLASSES, at=["2", "3"]) for name in ("one", "two"))
-        net = fully_shard(WithBranches(WithBranches(model, one), two), mesh=init_device_mesh("cpu", (1,)))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = mlp()
+    one, two = (attach(model, rows(), CLASSES, at=["2", "3"]) for name in ("one", "two"))
+    net = fully_shard(WithBranches(WithBranches(model, one), two), mesh=init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    (_, first), second = net(rows())
+    (one.loss(targets(), logits=first) + two.loss(targets(), logits=second)).backward()  # FSDP2 warns of views
+    optimizer.step()
+    for branches in (one, two):
+        branches.strip(optimizer)
         (_, first), second = net(rows())
-        (one.loss(targets(), logits=first) + two.loss(targets(), logits=second)).backward()  # FSDP2 warns of views
-        optimizer.step()
-        for branches in (one, two):
-            branches.strip(optimizer)
-            (_, first), second = net(rows())
-        assert first == second == {}
-        assert len(optimizer.param_groups[0]["params"]) == len(list(model.parameters()))
-    finally:
-        dist.destroy_process_group()
+    assert first == second == {}
+    assert len(optimizer.param_groups[0]["params"]) == len(list(model.parameters()))
 
 
 def _train(rank: int, folder: str, activation: str) -> None:

@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from adapters import BATCH, CLASSES, Net, assert_bare, examples, seeded
+from adapters import BATCH, CLASSES, Net, examples, seeded
 
 from asymtrain import UsageError, alignment, attach
 
 torchjd = pytest.importorskip("torchjd", reason="TorchJD is not installed")
 
-from torchjd.aggregation import GradDrop, PCGrad, UPGrad  # noqa: E402
+from torchjd.aggregation import PCGrad, UPGrad  # noqa: E402
 
 from asymtrain.integrations.torchjd import build_aggregator, combine_backward  # noqa: E402
 
@@ -95,22 +95,6 @@ def test_without_an_auxiliary_part_the_main_gradient_stays(attached):
     combine_backward(*losses(model, branches), 0.0, model, branches, aggregator="mgda")
     for name, value in model.named_parameters():
         assert torch.equal(value.grad, mains[name]), name
-
-
-@pytest.mark.slow
-def test_a_training_loop_that_ends_bare(attached):
-    model, branches = attached
-    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=0.01)
-    torch.manual_seed(0)
-    first = losses(model, branches)[0].item()
-    for _ in range(20):
-        optimizer.zero_grad()
-        combine_backward(*losses(model, branches), ALPHA, model, branches, aggregator=GradDrop())
-        optimizer.step()
-    assert losses(model, branches)[0].item() < first
-    branches.strip(optimizer)
-    assert set(optimizer.state) == set(model.parameters())
-    assert_bare(model)
 
 
 def test_what_is_refused(attached):

@@ -17,7 +17,7 @@ from asymtrain.branches._axes import BatchEvidence, LayerEvidence, infer_layout
 from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._capture import is_sharded
 from asymtrain.branches._core import NO_MODEL_LOGITS, Branches
-from asymtrain.branches._dry_run import DryRun, blind_layers, dry_run, masked_layers
+from asymtrain.branches._dry_run import DryRun, blind_layer, dry_run, masked_layers
 from asymtrain.branches._forwards import call_model
 from asymtrain.branches._heads import (
     MAP_HEADS,
@@ -37,12 +37,13 @@ from asymtrain.branches._nested import Selector, logits_in, named_parts
 from asymtrain.branches._pooling import Dense, Pool, Reader
 from asymtrain.branches._strength import (
     Falling,
+    Following,
     GradientRatio,
+    Scheduled,
     StrengthRule,
     checked,
     checked_rule,
     convolutional,
-    schedule_of,
 )
 from asymtrain.branches._tied import output_layers
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
@@ -188,7 +189,11 @@ def attach(
         readers[layer], features[layer] = _read_layer(
             layer, layers[layer], reader, evidence.get(layer), batch, sample_mask
         )
-    _refuse_blind(run, readers, evidence, sample)
+    if (blind := blind_layer(run, evidence, sample, readers)) is not None:
+        raise UsageError(
+            f"the first token of layer {blind!r}, which pool='class_token' reads, has seen no other token, since the "
+            "model is causal: use pool='last_token', or pool='mean'"
+        )
     readers, mask_rule = _with_mask(run, readers, mask_rule, evidence, sample)
     _warn_of_repeated_calls(evidence)
 
@@ -211,7 +216,9 @@ def attach(
         strength=constant, weights={name: weight * constant for name, weight in layer_weights.items()},
     )  # fmt: skip
     watch_shift = tokens and shift in (None, 1)
-    schedule = schedule_of(rule, next(iter(features.values())).device)
+    device, schedule = next(iter(features.values())).device, None
+    if not isinstance(rule, float):
+        schedule = Following(rule, device) if isinstance(rule, GradientRatio) else Scheduled(rule, device)
     words = " and ".join(sorted({kind if isinstance(kind, str) else _in_words(kind) for kind in kinds.values()}))
     words = f"{parallel.redundancy} x {words}" if parallel.redundancy > 1 else words
     choices = {"objective": _in_words(learned), "head": words, "strength": _in_words(rule) + why}
@@ -444,23 +451,6 @@ def _no_gradient(name: str, first: int | str | None, others: Sequence[int | str]
         f"layer {name!r} gives several floating-point tensors, and the first has no gradient to train the model by, as "
         f"others have: pass {choices}{hint}"
     )
-
-
-def _refuse_blind(
-    run: DryRun, readers: Mapping[str, Reader], evidence: Mapping[str, LayerEvidence], sample: object
-) -> None:
-    """Refuse class tokens that have seen no other token."""
-    axes = {
-        name: next(axis for axis, letter in enumerate(reader.layout) if letter not in "BCD")
-        for name, reader in readers.items()
-        if reader.pool == "class_token" and reader.layout is not None
-    }
-    blind = blind_layers(run, evidence, sample, axes)
-    if blind:
-        raise UsageError(
-            f"the first token of layer {blind[0]!r}, which pool='class_token' reads, has seen no other token, since "
-            "the model is causal: use pool='last_token', or pool='mean'"
-        )
 
 
 def _with_mask(

@@ -297,10 +297,9 @@ class OpenHook(_Hook):
             mask = self.mask(*args, **kwargs)
             forward.mask = mask if isinstance(mask, Tensor) else None
         if self.keep_tokens:
-            forward.tokens = first_tensor(call, self._is_tokens)
-
-    def _is_tokens(self, value: Tensor) -> bool:
-        return value.ndim == 2 and value.dtype in _INTEGERS and value is not self.forward.mask
+            forward.tokens = first_tensor(
+                call, lambda value: value.ndim == 2 and value.dtype in _INTEGERS and value is not forward.mask
+            )
 
 
 class CloseHook(_Hook):

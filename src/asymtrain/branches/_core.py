@@ -5,8 +5,7 @@
     branches.loss(y)                     live branches make logits of it, and one loss of the logits, with its strength
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in. A backward that also goes through an earlier
-one whose loss was not taken is refused: its auxiliary loss is missing.
+All answers are about the model's latest forward, whatever mode it ran in.
 """
 
 import textwrap

@@ -36,6 +36,7 @@ from asymtrain.branches._forwards import (
     preserve_state,
 )
 from asymtrain.branches._nested import Selector, first_feature, named_parts, select, tensors_in
+from asymtrain.branches._pooling import Reader
 
 
 class Recorder:
@@ -162,8 +163,8 @@ def dry_run(
         evidence, batch = full.layers, batch_evidence(model, inputs, list(tensors_in(full.output)))
         several = {
             name: layers[name]
-            for name, seen in evidence.items()
-            if selectors[name] is None and sum(map(torch.is_floating_point, tensors_in(seen.output))) > 1
+            for name, layer in evidence.items()
+            if selectors[name] is None and sum(map(torch.is_floating_point, tensors_in(layer.output))) > 1
         }
         if several and not detach and any(parameter.requires_grad for parameter in model.parameters()):
             with preserve_attributes(model):
@@ -276,15 +277,17 @@ def masked_layers(
     return answers
 
 
-def blind_layers(
-    run: DryRun, evidence: Mapping[str, LayerEvidence], sample: object, axes: Mapping[str, int]
-) -> list[str]:
-    """The layers whose first position sees no other, while the last sees the first: those of causal models.
-
-    `axes` are those of their positions.
-    """
+def blind_layer(
+    run: DryRun, evidence: Mapping[str, LayerEvidence], sample: object, readers: Mapping[str, Reader]
+) -> str | None:
+    """The first layer of a class token that sees no other, while the last token sees it: one of a causal model."""
+    axes = {
+        name: next(axis for axis, letter in enumerate(reader.layout) if letter not in "BCD")
+        for name, reader in readers.items()
+        if reader.pool == "class_token" and reader.layout is not None
+    }
     if not axes:
-        return []
+        return None
 
     def overwrite(where: slice, by: int, tensor: Tensor) -> Tensor:
         if tensor.ndim not in (2, 3) or tensor.size(1) < 3:
@@ -302,7 +305,7 @@ def blind_layers(
     with preserve_state(run.model), preserve_attributes(run.model):
         later = run.vary(sample, partial(overwrite, slice(1, None), 0), 0, 0)
         first = run.vary(sample, partial(overwrite, slice(0, 1), 1), 0, 0)
-    return [name for name in axes if stays(name, 0, later) is True and stays(name, -1, first) is False]
+    return next((name for name in axes if stays(name, 0, later) is True and stays(name, -1, first) is False), None)
 
 
 def _note_gradients(

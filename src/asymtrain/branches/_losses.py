@@ -85,14 +85,11 @@ def losses_of(group: Aligned, settings: Settings, model_logits: Tensor | None) -
 
     `model_logits` (B, C) are the model's own, where the objective needs them.
     """
-    if group.mask is not None:
-        group = replace(group, targets=without_masked(group.targets, group.mask, settings.ignore_index))
     if isinstance(settings.objective, Objective):
-        settings.objective.check(group.logits[0], group.targets)
         own = () if model_logits is None else (model_logits.to(group.logits.device),)
-        losses = settings.objective.losses(*_rows(group, settings.ignore_index), *own)
+        losses = settings.objective.losses(*_rows(group, settings.objective), *own)
     else:
-        losses = _called(settings.objective, group)
+        losses = _called(settings.objective, group, settings.ignore_index)
     losses = losses.view(len(group.names), -1)
     return losses.sum(1) if settings.reduction == "sum" else losses.mean(1)
 
@@ -103,10 +100,7 @@ def accuracies_of(group: Aligned, settings: Settings) -> Tensor:
     if not isinstance(objective, Objective):  # a user's own function tells no accuracy
         objective = Mse() if group.targets.is_floating_point() else Sigmoid()
         group = replace(group, targets=_by_output(group.targets, group.logits, group.positions))
-    if group.mask is not None:
-        group = replace(group, targets=without_masked(group.targets, group.mask, objective.ignore_index))
-    objective.check(group.logits[0], group.targets)
-    return objective.accuracy(*_rows(group, objective.ignore_index)).view(len(group.names), -1).mean(1)
+    return objective.accuracy(*_rows(group, objective)).view(len(group.names), -1).mean(1)
 
 
 def align(
@@ -179,7 +173,9 @@ def _aligned(
         targets = _nearest(targets, sizes)
         mask = None if mask is None else _nearest(mask, sizes)
     elif sizes != wanted_sizes:
-        logits = _interpolate(logits, wanted_sizes)
+        maps = logits.flatten(0, 1).movedim(-1, 1)
+        maps = F.interpolate(maps, list(wanted_sizes), mode=_LINEAR[count], align_corners=False)
+        logits = maps.movedim(1, -1).unflatten(0, logits.shape[:2])
     if shift:
         if shift >= logits.shape[2]:
             raise UsageError(
@@ -268,28 +264,26 @@ def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
     return values
 
 
-def _interpolate(logits: Tensor, sizes: torch.Size) -> Tensor:
-    """Logits (K N, B, positions, C) at other positions."""
-    maps = logits.flatten(0, 1).movedim(-1, 1)
-    wide = F.interpolate(maps, list(sizes), mode=_LINEAR[len(sizes)], align_corners=False)
-    return wide.movedim(1, -1).unflatten(0, logits.shape[:2])
-
-
-def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits (K N, R, C), targets that broadcast to them, and which rows count."""
+def _rows(group: Aligned, objective: Objective) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits (K N, R, C), targets that broadcast to them, and which rows count; targets that do not fit are refused."""
+    targets, mask, ignored = group.targets, group.mask, objective.ignore_index
+    targets = targets if mask is None else without_masked(targets, mask, ignored)
+    objective.check(group.logits[0], targets)
     # Tied heads of a model in half precision have its type, in which a sum over many tokens overflows.
     rows = group.logits.to(torch.promote_types(group.logits.dtype, torch.float32)).flatten(1, -2)
-    goals = group.targets.flatten(0, group.logits.ndim - 3)
-    goals, keep = kept_rows(goals, rows[0], ignore_index, None if group.mask is None else group.mask.flatten())
+    goals = targets.flatten(0, group.logits.ndim - 3)
+    goals, keep = kept_rows(goals, rows[0], ignored, None if mask is None else mask.flatten())
     return rows, goals[None], keep
 
 
-def _called(objective: LossFn, group: Aligned) -> Tensor:
+def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
     """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
     targets, count = group.targets, group.positions
     indices = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count
-    if group.mask is not None and not indices:
-        raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
+    if group.mask is not None:
+        if not indices:
+            raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
+        targets = without_masked(targets, group.mask, ignore_index)
     if indices:
         targets = targets.long()
     elif targets.ndim == group.logits.ndim - 1 and count > 1:

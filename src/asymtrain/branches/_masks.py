@@ -90,15 +90,9 @@ def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
             "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
             "model's arguments that returns such a mask, or with mask=None"
         )
-    _refuse_inverted(rule, mask)
-
-
-def _refuse_inverted(rule: MaskRule | None, mask: Tensor) -> None:
-    """Refuse an argument that is 1 at padding, where a batch shows it.
-
-    Of rows that are padded to the longest, that one then counts nothing, no row counts as a whole, and all count at
-    their ends or all at their beginnings. Whoever has such rows gives a function.
-    """
+    # An argument that is 1 at padding, where a batch shows it: of rows that are padded to the longest, that one then
+    # counts nothing, no row counts as a whole, and all count at their ends or all at their beginnings. Whoever has such
+    # rows gives a function.
     if not isinstance(rule, partial) or rule.func not in (_argument, _decoders) or mask.ndim != 2:
         return
     counts = mask.bool()

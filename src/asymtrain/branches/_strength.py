@@ -202,13 +202,6 @@ def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor | None, 
         ) from None
 
 
-def schedule_of(rule: StrengthRule, device: torch.device) -> Scheduled | None:
-    """What changes the strength; None for a number."""
-    if isinstance(rule, GradientRatio):
-        return Following(rule, device)
-    return Scheduled(rule, device) if callable(rule) else None
-
-
 def checked(strength: object, what: str = "strength") -> float:
     """A strength as a float; a `UsageError` where it is no finite number of 0 or more."""
     number = is_number(strength)

@@ -62,19 +62,15 @@ def output_layers(model: nn.Module, sample: object, layers: Mapping[str, nn.Modu
             source = before[-1][1]
         read = [name for name, feature in features.items() if _memory(feature) == _memory(source)]
     last = [module for module, _, _ in calls if module in norms][-1:]
-    if not before and last and not _inside(last[0], model, layers):
+    # What a layer gives, or a block like it, whose last norm is a part of it, is normed already.
+    modules = {name or ROOT: module for name, module in model.named_modules()}
+    blocks = [*layers.values(), *(modules[path] for series in repeated_blocks(modules) for path in series)]
+    if not before and last and not any(last[0] in block.modules() for block in blocks):
         raise UsageError(
             "head='tied' cannot infer how the model's final norm and its output layer belong together: give the layers "
             "as a module, head=nn.Sequential(model.norm, model.head)"
         )
     return OutputLayers([*(norm for norm, _, _ in before[-1:]), layer], read[-1] if read else "")
-
-
-def _inside(norm: nn.Module, model: nn.Module, layers: Mapping[str, nn.Module]) -> bool:
-    """Whether the norm is part of a layer or of a block like it: what such a block gives is normed already."""
-    modules = {name or ROOT: module for name, module in model.named_modules()}
-    blocks = [modules[path] for series in repeated_blocks(modules) for path in series]
-    return any(norm in block.modules() for block in (*layers.values(), *blocks))
 
 
 def _memory(tensor: Tensor) -> int:
