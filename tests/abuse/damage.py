@@ -271,7 +271,8 @@ def command(arguments: list[str]) -> tuple[str, str]:
     text = f"asymtrain {' '.join(arguments[:2])}"
     if "Traceback" in said or code not in (DONE, FAILED, REFUSED):
         return "ended", f"{text}: exit {code}, {said[-300:]}"
-    if code == REFUSED and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
+    lines = [line for line in said.splitlines() if "is damaged, only the rest is read" not in line]  # may come first
+    if code == REFUSED and (len(lines) != 1 or not lines[0].startswith("asymtrain: ")):
         return "ended", f"{text}: not one line: {said[-300:]}"
     return "ended", ""
 
