@@ -153,8 +153,9 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
     ],
 )
 def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        at_pixels(unet).loss(y)
+    for mask in (None, torch.ones(2, 8, 6)):
+        with pytest.raises(UsageError, match=message):
+            at_pixels(unet).loss(y, mask=mask)
 
 
 def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
