@@ -14,9 +14,11 @@ import pandas as pd
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.intervals import cut
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
-from asymtrain.lab.statistics import FEWEST, Decision, bonferroni, cohen_d_z, decide, holm, t_interval
+from asymtrain.lab.statistics import FEWEST, Verdict, bonferroni, cohen_d_z, decide, holm, t_interval
 from asymtrain.lab.statistics.estimates import DIFFERENCES
 from asymtrain.models import display_name
+
+FLAGS = ("plain_diverged", "asymmetric_diverged", "plain_at_chance", "asymmetric_at_chance")
 
 
 def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.DataFrame, list[str]]:
@@ -50,8 +52,7 @@ def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.Data
         sides.append(side[[*keys, "seed", *more, *names]].rename(columns=names))
     plain, asymmetric = sides
     pairs = asymmetric.merge(plain, on=[*shared, "seed"])
-    order = ["seed", "plain_id", "asymmetric_id", "plain", "asymmetric", "plain_diverged", "asymmetric_diverged"]
-    return pairs[[*by, *order, "plain_at_chance", "asymmetric_at_chance", "cosine"]], by
+    return pairs[[*by, "seed", "plain_id", "asymmetric_id", "plain", "asymmetric", *FLAGS, "cosine"]], by
 
 
 def chance_accuracy(classes: Any, largest: Any = 0.0) -> Any:
@@ -104,12 +105,12 @@ def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame
 def corrected(comparison: pd.DataFrame) -> pd.DataFrame:
     """A frame of `compare` as one family: with columns p_bonferroni and p_holm. A row without p takes no part."""
     tested = [p for p in comparison["p"] if p is not None]
-    columns = {f"p_{name}": iter(adjust(tested)) for name, adjust in (("bonferroni", bonferroni), ("holm", holm))}
-    adjusted_columns = {
-        name: pd.Series([None if p is None else next(values) for p in comparison["p"]], comparison.index, dtype=object)
-        for name, values in columns.items()
-    }
-    return comparison.assign(**adjusted_columns)
+    columns = {}
+    for adjust in (bonferroni, holm):
+        p_values = iter(adjust(tested))
+        values = [None if p is None else next(p_values) for p in comparison["p"]]
+        columns[f"p_{adjust.__name__}"] = pd.Series(values, comparison.index, dtype=object)
+    return comparison.assign(**columns)
 
 
 def labels(comparison: pd.DataFrame) -> list[str]:
@@ -122,8 +123,8 @@ def labels(comparison: pd.DataFrame) -> list[str]:
     ]
 
 
-def decision(row: Mapping[str, Any]) -> Decision:
-    """The verdict on a row of `compare`, and why: an effect is clear when its interval excludes 0, from 5 seeds on."""
+def verdict_of(row: Mapping[str, Any]) -> Verdict:
+    """The verdict on a row of `compare`: an effect is clear when its interval excludes 0, from 5 seeds on."""
     return decide(row["points"], row["points_low"], row["points_high"], row["n"])
 
 
@@ -138,10 +139,9 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
     elif row["p"] is None:
         text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
-        result = decision(row)
         ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
-        few = f"; an effect is called from {FEWEST} seeds on" if result.reason == "few seeds" else ""
-        text = f"{name}: {result.verdict}, {points} ({ends}){few}."
+        few = f"; an effect is called from {FEWEST} seeds on" if n < FEWEST else ""
+        text = f"{name}: {verdict_of(row)}, {points} ({ends}){few}."
     count = "count" if row["plain_diverged"] + row["asymmetric_diverged"] > 1 else "counts"
     text += _runs(row, "diverged", f"diverged and {count} with chance accuracy")
     return text + _runs(row, "at_chance", "stayed at chance accuracy")
@@ -203,8 +203,5 @@ def _summary(pairs: pd.DataFrame) -> dict[str, Any]:
         "p": p,
         "d_z": d_z,
         "cosine": None if cosine is None else float(cosine),
-        "plain_diverged": int(pairs["plain_diverged"].sum()),
-        "asymmetric_diverged": int(pairs["asymmetric_diverged"].sum()),
-        "plain_at_chance": int(pairs["plain_at_chance"].sum()),
-        "asymmetric_at_chance": int(pairs["asymmetric_at_chance"].sum()),
+        **{name: int(pairs[name].sum()) for name in FLAGS},
     }

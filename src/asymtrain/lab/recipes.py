@@ -29,6 +29,7 @@ _ORDINARY: dict[str, Any] = {
     "schedule_by": "step",
     "warmup": 5.0,
     "augmentation": "flip_shift",
+    **_NOTHING,
 }
 RECIPES: dict[str, Mapping[str, Any]] = {
     # Rates, decay and batch are those of the scale; rates and decay are the paper's own for each backbone.
@@ -40,10 +41,9 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "augmentation": "none",
         **_NOTHING,
     },
-    "ordinary": {**_ORDINARY, **_NOTHING},
+    "ordinary": _ORDINARY,
     "strong": {
         **_ORDINARY,
-        **_NOTHING,
         "augmentation": "trivial",
         "label_smoothing": 0.1,
         "clip": 1.0,
@@ -55,7 +55,6 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     # As published: of ViT-Lite-7/4 (Compact Transformers, 200 epochs), and of the ViT of SPT + LSA (100 epochs).
     "vit_lite": {
         **_ORDINARY,
-        **_NOTHING,
         "learning_rate": 5e-4,
         "weight_decay": 0.03,
         "decay": "all",
@@ -65,7 +64,6 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     },
     "small_vit": {
         **_ORDINARY,
-        **_NOTHING,
         "decay": "all",
         "warmup": 10.0,
         "passes": 3,

@@ -52,9 +52,7 @@ class RunSpec:
     class_reduction: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
     layer_reduction: Literal["sum", "mean"] = "sum"  # with classes summed, a mean makes alpha the library's strength
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
-    balance: Literal["none", "norms"] = (
-        "none"  # norms: alpha is the ratio of the auxiliary gradient's norm to the main's
-    )
+    balance: Literal["none", "norms"] = "none"  # norms: alpha is the ratio of the auxiliary gradient to the main's
     # Controls: what is the auxiliary signal made of?
     objective: str = "sigmoid"  # the loss of a branch, of those in asymtrain.objectives.OBJECTIVES
     branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
@@ -224,13 +222,8 @@ AUXILIARY = (
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
 _PLAIN_VALUES = {name: PLAIN.get(name, DEFAULTS[name]) for name in AUXILIARY}
-_OBJECTIVES = (
-    "sigmoid",
-    "softmax",
-    "mse",
-    "huber",
-    "distill",
-)  # a copy of the names in the registry, since that loads torch
+# A copy of the names in the registry, since that loads torch.
+_OBJECTIVES = ("sigmoid", "softmax", "mse", "huber", "distill")
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "label_smoothing": 0, "warmup": 0, "clip": 0,

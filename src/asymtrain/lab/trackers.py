@@ -14,11 +14,12 @@ import queue
 import shlex
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from asymtrain.errors import UsageError, error_line, how_to_install, unknown_name
 from asymtrain.lab.engine import Progress
@@ -42,26 +43,32 @@ UNSENT = {
 PATIENCE = 60.0  # seconds that a tracker gets at the end to write what it was given
 
 
-class Tracker(Protocol):
-    """One library. What `begin` returns stands for the run in the other calls; several runs are open at once."""
+class Tracker(ABC):
+    """One library. What `begin` returns stands for the run in the other calls; several runs are open at once.
+
+    It is made with the folder of the results; the library is not asked before the first run begins.
+    """
 
     modules: ClassVar[tuple[str, ...]]  # what must be installed
     where: str  # how to look at the runs
 
-    def __init__(self, folder: Path) -> None:
-        """Store the folder of the results; the library is not asked before the first run begins."""
+    @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
 
+    @abstractmethod
     def begin(self, spec: RunSpec) -> Any:
         """Open the log of a run with its settings as parameters."""
 
     def log(self, run: Any, epoch: Epoch) -> None:
         """Add an epoch."""
+        run.log(curve_values(epoch), step=epoch.epoch)
 
+    @abstractmethod
     def end(self, run: Any, outcome: str) -> None:
         """Close the log of a run: `finished`, `diverged` or `stopped`."""
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in the folder `tensorboard`."""
 
     modules: ClassVar[tuple[str, ...]] = ("tensorboard",)
@@ -82,7 +89,7 @@ class TensorBoard:
         run.close()
 
 
-class MLflow:
+class MLflow(Tracker):
     """Runs of the experiment `asymtrain` on the server of $MLFLOW_TRACKING_URI, else in the file `mlflow.db`."""
 
     modules: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
@@ -123,7 +130,7 @@ class MLflow:
         self.client.set_terminated(run, self.statuses[outcome])
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """Runs of the project `asymtrain`, online for users who are logged in, else offline in the folder `wandb`."""
 
     modules: ClassVar[tuple[str, ...]] = ("wandb",)
@@ -142,25 +149,20 @@ class WeightsAndBiases:
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
-            name=run_name(spec),
-            group=group_name(spec),
+            **described(spec),
             job_type=spec.variant,
-            config={"spec": spec.id, "variant": spec.variant, **parameters(spec)},
             dir=str(self.folder),
             mode=mode,
             reinit="create_new",  # several runs at once
             settings=settings,
         )
 
-    def log(self, run: Any, epoch: Epoch) -> None:
-        run.log(curve_values(epoch), step=epoch.epoch)
-
     def end(self, run: Any, outcome: str) -> None:
         run.summary["outcome"] = outcome
         run.finish(exit_code=0 if outcome == "finished" else 1)
 
 
-class Trackio:
+class Trackio(Tracker):
     """Runs of the project `asymtrain` where Trackio keeps its own: $TRACKIO_DIR, a Space, or its cache."""
 
     modules: ClassVar[tuple[str, ...]] = ("trackio",)
@@ -175,18 +177,8 @@ class Trackio:
 
         # Trackio ends the current run when another begins; in an empty context there is none.
         return contextvars.Context().run(
-            trackio.init,
-            PROJECT,
-            name=run_name(spec),
-            group=group_name(spec),
-            config={"spec": spec.id, "variant": spec.variant, **parameters(spec)},
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
+            trackio.init, PROJECT, **described(spec), embed=False, auto_log_gpu=False, auto_log_cpu=False
         )
-
-    def log(self, run: Any, epoch: Epoch) -> None:
-        run.log(curve_values(epoch), step=epoch.epoch)
 
     def end(self, run: Any, outcome: str) -> None:
         run.log({"outcome": outcome})
@@ -208,6 +200,12 @@ def open_tracker(name: str, folder: Path) -> Tracker:
     if missing := [module for module in TRACKERS[name].modules if find_spec(module) is None]:
         raise UsageError(f"--track {name} needs {' and '.join(missing)}: {how_to_install(name)}")
     return TRACKERS[name](folder)
+
+
+def described(spec: RunSpec) -> dict[str, Any]:
+    """A run by its name, its group and its settings."""
+    config = {"spec": spec.id, "variant": spec.variant, **parameters(spec)}
+    return {"name": run_name(spec), "group": group_name(spec), "config": config}
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:

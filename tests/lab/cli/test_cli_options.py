@@ -17,7 +17,7 @@ from asymtrain.lab.cli.options import (
     DeviceOptions,
     RunOptions,
     parse_archs,
-    parse_data_options,
+    parse_options,
     parse_seeds,
     parse_settings,
     parse_values,
@@ -265,7 +265,7 @@ def test_every_part_of_a_recipe_can_be_given(name):
 
 
 def test_options_of_the_data_join_those_of_the_scale():
-    assert parse_data_options(["image_size=64", "kind=mean", "flag=true", "sides=[1,2]", "text=a=b"]) == {
+    assert parse_options("--data-option", ["image_size=64", "kind=mean", "flag=true", "sides=[1,2]", "text=a=b"]) == {
         "image_size": 64, "kind": "mean", "flag": True, "sides": [1, 2], "text": "a=b",
     }  # fmt: skip
     (spec,) = RunOptions(arch=["mlp"], data_option=["image_size=16", "size=99"]).base_specs()
@@ -274,6 +274,6 @@ def test_options_of_the_data_join_those_of_the_scale():
     assert dict(spec.dataset_options) == {"image_size": 16}
     for wrong in ("size", "=3", "size=null", 'size={"a": 1}'):
         with pytest.raises(UsageError, match=r"--data-option .*: write"):
-            parse_data_options([wrong])
+            parse_options("--data-option", [wrong])
     with pytest.raises(UsageError, match="size is already set to 3"):
-        parse_data_options(["size=3", "size=4"])
+        parse_options("--data-option", ["size=3", "size=4"])

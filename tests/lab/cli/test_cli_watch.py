@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from asymtrain.lab import executors, live_page
-from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.live_page import served
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
@@ -287,7 +287,7 @@ def test_an_open_page_sees_the_end(store, capsys):
     def ask():
         seen.append(get(server)[2])
 
-    with watching(store):
+    with WatchOptions(watch=True).opened(store):
         server = printed_server(capsys.readouterr().err)
         ask()
         with Store(store) as opened:
@@ -314,7 +314,7 @@ def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, caps
             seen.append(get(server)[2])
 
     monkeypatch.setattr(live_page, "render_store", render_slowly)
-    with watching(store):
+    with WatchOptions(watch=True).opened(store):
         server = printed_server(capsys.readouterr().err)
         page = threading.Thread(target=ask_twice)
         page.start()

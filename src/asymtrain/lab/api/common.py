@@ -20,15 +20,10 @@ from asymtrain.errors import UsageError, how_to_install, unknown_name
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from asymtrain.lab.data import Dataset
     from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
-
-    Build = str | Callable[..., nn.Module]
-    Data = str | Dataset | Sequence[Any] | Mapping[str, Any]
 
 STORE_NAME = "runs.sqlite"  # of the record in a folder of results
 FIRST_SEED = 42
@@ -61,14 +56,11 @@ def base_spec(
         scale_options = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
         run_fields["dataset_options"] = {**scale_options, **data_options}
     if recipe is not None:
-        epochs = RunSpec(
-            epochs=run_fields.get("epochs", sizes.fields["epochs"])
-        ).epochs  # which refuses what is no number
+        # A spec refuses what is no number.
+        epochs = RunSpec(epochs=run_fields.get("epochs", sizes.fields["epochs"])).epochs
         run_fields = recipe_fields(recipe, epochs, run_fields)
     spec = scaled_spec(sizes, arch, dataset, **run_fields)
-    if not arch_options:
-        return spec
-    return replace(spec, arch_options={**dict(spec.arch_options), **arch_options})  # type: ignore[arg-type]
+    return replace(spec, arch_options={**dict(spec.arch_options), **(arch_options or {})})  # type: ignore[arg-type]
 
 
 def of_full_size(spec: RunSpec, arch_options: Mapping[str, Any], **fields: Any) -> RunSpec:
@@ -215,16 +207,6 @@ def import_lab(function: str) -> None:
         raise UsageError(f"asymtrain.{function} needs {error.name}: {how_to_install('lab')}") from error
 
 
-@contextmanager
-def naming_arguments(function: Callable[..., object]) -> Iterator[None]:
-    """Let errors name the arguments of a function, where they name the options of the command that does the same."""
-    try:
-        yield
-    except UsageError as error:
-        error.args = (_in_python(str(error), inspect.signature(function).parameters),)
-        raise
-
-
 def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
     def value(word: str) -> str:
         return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
@@ -248,7 +230,10 @@ _ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "d
 def given_fields(
     function: str, arguments: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Fields of a run from a function's arguments, unless None, and further ones; `own` have another name there."""
+    """Those of a function's arguments that are fields of a run, unless None, and further fields.
+
+    `own` have another name there.
+    """
     from asymtrain.lab.runs import DEFAULTS
 
     for name in fields:
@@ -257,43 +242,52 @@ def given_fields(
         if name not in DEFAULTS:
             names = {*DEFAULTS, *own.values()} - {*own}
             raise unknown_name(f"argument of {function}, or field of a run,", name, names)
-    return {name: value for name, value in arguments.items() if value is not None} | dict(fields)
+    named = {name: value for name, value in arguments.items() if name in DEFAULTS and value is not None}
+    return named | dict(fields)
 
 
-def checked_paths(
-    out: str | Path | None, store: str | Path | None, data_root: str | Path | None, device: str | None
-) -> tuple[Path | None, Path | None, Path | None]:
-    """Folder, record and data's root; refuse what could not be written to, or trained on."""
+@contextmanager
+def opened(
+    function: Callable[..., object], arguments: Mapping[str, Any], fields: Mapping[str, Any], **options: Any
+) -> Iterator[tuple[RunSpec, list[str], Path | None, dict[str, Any]]]:
+    """The spec that a function's arguments mean, lines that name the defaults, the folder of the page, where to train.
+
+    What could not be written to, or trained on, is refused. What has no name has one while the block runs. Its errors
+    name the arguments, where they name the options of the command that does the same. `options` are those of
+    `named_spec`.
+    """
     from asymtrain.lab.devices import default_device
 
-    folder, record, root = (None if path is None else Path(path).expanduser() for path in (out, store, data_root))
+    paths = (arguments[name] for name in ("out", "store", "data_root"))
+    folder, record, root = (None if path is None else Path(path).expanduser() for path in paths)
     record = record or (folder and folder / STORE_NAME)
-    default_device(device)
-    if record is not None:
-        check_output(folder or record.parent, record)
-    return folder, record, root
+    try:
+        default_device(arguments["device"])
+        if record is not None:
+            check_output(folder or record.parent, record)
+        with ExitStack() as scope:
+            base, opening = named_spec(arguments, fields, root, scope, **options)
+            yield base, opening, folder, {"store": record, "data_root": root, "device": arguments["device"]}
+    except UsageError as error:
+        error.args = (_in_python(str(error), inspect.signature(function).parameters),)
+        raise
 
 
 def named_spec(
-    build: object,
-    data: object,
-    recipe: str | None,
+    arguments: Mapping[str, Any],
     fields: Mapping[str, Any],
-    build_options: Mapping[str, Any] | None,
-    data_options: Mapping[str, Any] | None,
     data_root: Path | None,
     scope: ExitStack,
     *,
     all_images: bool = False,
     recommended: bool = False,
-    strength: Any = None,
     **others: Any,
 ) -> tuple[RunSpec, list[str]]:
-    """`base_spec` of values, and lines that name the defaults, `others` included.
+    """`base_spec` of a function's arguments, and lines that name the defaults, `others` included.
 
     What has no name gets one, which holds until `scope` is closed. With `all_images` a run is `of_full_size`, and
     branches and precision are not among the defaults. `recommended`: branches that nobody named are those that the
-    library recommends, of this strength.
+    library recommends, of the strength that is given.
     """
     from torch import nn
 
@@ -303,6 +297,8 @@ def named_spec(
     from asymtrain.lab.recipes import complete
     from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
 
+    build, data, recipe, strength = (arguments.get(name) for name in ("build", "data", "recipe", "strength"))
+    build_options, data_options = arguments["build_options"], arguments["data_options"]
     if not isinstance(data, str):
         data, data_options = scope.enter_context(kept_dataset(_own_dataset(data, data_options or {}))), None
     if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,11 +108,7 @@ def compare(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, signal or per_class.
     """
-    arguments = {
-        "epochs": epochs, "batch": batch, "learning_rate": learning_rate, "weight_decay": weight_decay, "at": at,
-        "pool": pool, "layout": layout, "head": head, "objective": objective, "bias": bias,
-        "redundancy": redundancy, "alpha": alpha, "precision": precision,
-    }  # fmt: skip
+    arguments = dict(locals())
     from asymtrain.lab.api import common
 
     common.import_lab("compare")
@@ -123,24 +118,10 @@ def compare(
     own = common.OWN | {"seed": "seeds"}
     run_fields = common.given_fields("compare", arguments, fields, own)
     numbers = common.parse_seeds(seeds)
-    with common.naming_arguments(compare), ExitStack() as scope:
-        folder, record, root = common.checked_paths(out, store, data_root, device)
-        base, opening = common.named_spec(
-            build,
-            data,
-            recipe,
-            run_fields,
-            build_options,
-            data_options,
-            root,
-            scope,
-            recommended=True,
-            strength=strength,
-        )
-        specs = pairs(base, numbers)
-        where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
+    with common.opened(compare, arguments, run_fields, recommended=True) as (base, opening, folder, where):
+        specs, record = pairs(base, numbers), where["store"]
         with progress_display(opening, quiet=not progress) as display:
-            trained = common.train_runs(specs, display, **where)
+            trained = common.train_runs(specs, display, fresh=fresh, **where)
     progress_words = f"{len(trained.runs)} of {len(specs)} runs were trained"
     if trained.interrupt is not None:
         again = f"they are in {record}; call it again to go on" if record else "give store= to keep what is trained"

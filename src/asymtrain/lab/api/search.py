@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +59,9 @@ def search(
     >>> result.complete, sorted(result.chosen["asymmetric"])
     (True, ['alpha', 'learning_rate', 'weight_decay'])
 
+    Arguments that are not listed are those of `asymtrain.compare`.
+
     Args:
-        build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
-            takes it.
-        data: a name, a `Dataset`, or arrays or tensors, as `asymtrain.compare` takes it.
         strategy: gold: Plain's learning rate and weight decay serve both; dual: each has its own.
         learning_rates: to try; the paper's by default, as for weight decays and alphas.
         weight_decays: to try.
@@ -73,22 +71,15 @@ def search(
         seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
-        recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
-        build_options: further arguments of the builder.
-        data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; by default the fastest available.
-        data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
         out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.
-        fresh: train again what the store holds.
-        progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as batch, at, layout, redundancy or clip.
     """
+    call_arguments = dict(locals())
     from asymtrain.lab.api import common
 
     common.import_lab("search")
     from asymtrain.lab.search.grids import SEARCH_SEEDS
-    from asymtrain.lab.search.page import write_search
     from asymtrain.lab.terminal import progress_display
 
     own = common.OWN | {"seed": "seeds", "learning_rate": "learning_rates", "weight_decay": "weight_decays"}
@@ -96,18 +87,12 @@ def search(
     numbers = common.parse_seeds(seeds, SEARCH_SEEDS[0])
     grids = {"learning_rates": learning_rates, "weight_decays": weight_decays, "alphas": alphas}
     tried: dict[str, Any] = {name: None if values is None else _numbers(name, values) for name, values in grids.items()}
-    with common.naming_arguments(search), ExitStack() as scope:
-        folder, record, root = common.checked_paths(out, store, data_root, device)
-        base, opening = common.named_spec(build, data, recipe, run_fields, build_options, data_options, root, scope)
-        options: dict[str, Any] = {
-            "fixed_weight_decay": fixed_weight_decay,
-            "fair": fair,
-            "epochs": epochs,
-        }
+    with common.opened(search, call_arguments, run_fields) as (base, opening, folder, where):
+        record = where["store"]
+        options: dict[str, Any] = {"fixed_weight_decay": fixed_weight_decay, "fair": fair, "epochs": epochs}
         planned = plan_searches([base], strategy, **tried, **options, seeds=numbers)
-        where: dict[str, Any] = {"store": record, "data_root": root, "device": device, "fresh": fresh}
         with progress_display(opening, quiet=not progress) as display:
-            (result,), interrupt = train_searches(planned, display, **where)
+            (result,), interrupt = train_searches(planned, display, fresh=fresh, **where)
     if interrupt is not None:
         again = f"finished runs are in {record}; call it again to go on" if record else "give store= to keep runs"
         interrupt.add_note(f"asymtrain.search: {again}")
@@ -118,7 +103,7 @@ def search(
         command = common.call_text(
             "search", base, arguments, own, build_options=build_options, data_options=data_options
         )
-        write_search(folder, [result], {"Command": command, **search_facts([result], record)})
+        write_searches(folder, [result], command, record)
     return result
 
 
@@ -175,11 +160,12 @@ def _line(run: Run) -> str:
     return f"{spec.arch} {spec.variant} seed {spec.seed}, {settings}: best validation accuracy {accuracy}"
 
 
-def search_facts(results: Sequence[SearchResult], store: Path) -> dict[str, str]:
-    """What a page says of the runs of searches."""
+def write_searches(out: Path, results: Sequence[SearchResult], command: str, store: Path) -> dict[str, Path]:
+    """Write the page of searches, with what made it."""
     from asymtrain.lab.api.common import versions_in
     from asymtrain.lab.report.run_report import run_facts
+    from asymtrain.lab.search.page import write_search
     from asymtrain.lab.store import stored_runs
 
     runs = stored_runs(store, {spec_id for result in results for spec_id in result.spec_ids})
-    return run_facts(runs, versions_in(store, runs))
+    return write_search(out, results, {"Command": command, **run_facts(runs, versions_in(store, runs))})

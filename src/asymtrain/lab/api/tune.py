@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,10 +66,9 @@ def tune(
     >>> result.verdict in asymtrain.lab.statistics.VERDICTS, result.candidate.label
     (True, 'softmax, alpha 0.3')
 
+    Arguments that are not listed are those of `asymtrain.compare`.
+
     Args:
-        build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
-            takes it.
-        data: a name, a `Dataset`, or arrays or tensors, as `asymtrain.compare` takes it.
         minutes: for all of it. Two epochs are timed, and pairs are made as long as four of them fit; a very small
             number gives one short pair. None for no limit: the same runs on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
@@ -79,23 +77,14 @@ def tune(
             alpha, layers (all, later, middle) and alpha_schedule: the first in place of the recommended ones, the
             others in place of the list of alternatives.
         recipe: how you train: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
-        batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest. If you give none and the baseline does not learn, a third and a tenth of the
             recipe's are tried.
-        weight_decay: of AdamW.
-        at: layers by name, as `attach` takes them; by default the repeated blocks.
-        pool: mean, or class_token.
-        layout: the axes of a layer's output, such as BTD, if an error asks for them.
         precision: fp32, tf32 or bf16; bf16 by default on a GPU that has it.
-        build_options: further arguments of the builder.
-        data_options: such as image_size, layout or seed.
-        device: cpu, cuda or cuda:1; by default the fastest available.
-        data_root: where downloaded data is kept.
         store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
         out: a folder for report.html and tune.json. After Ctrl-C the same call goes on there, with the plan it had.
-        progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
+    arguments = dict(locals())
     begun = time.monotonic()
     from asymtrain.lab.api import common
 
@@ -108,22 +97,14 @@ def tune(
     for name in ("validation", "test"):
         if name in fields:
             raise UsageError(f"{name} cannot be set here: pairs are tested, and the race validates")
-    arguments = {
-        "epochs": EPOCHS if epochs is None else epochs, "batch": batch, "learning_rate": learning_rate,
-        "weight_decay": weight_decay, "at": at, "pool": pool, "layout": layout, "precision": precision,
-    }  # fmt: skip
+    arguments |= {"epochs": EPOCHS if epochs is None else epochs}
     run_fields = common.given_fields("tune", arguments, fields, own)
-    with common.naming_arguments(tune), ExitStack() as scope:
-        folder, record, root = common.checked_paths(out, store, data_root, device)
-        missing: dict[str, Any] = {"epochs": EPOCHS} if epochs is None else {}
-        base, opening = common.named_spec(
-            build, data, recipe, run_fields, build_options, data_options, root, scope, all_images=True, **missing
-        )
-        question, lines = make_question(base, candidates, minutes, run_fields, root, device)
+    missing: dict[str, Any] = {"epochs": EPOCHS} if epochs is None else {}
+    with common.opened(tune, arguments, run_fields, all_images=True, **missing) as (base, opening, folder, where):
+        record = where["store"]
+        question, lines = make_question(base, candidates, minutes, run_fields, where["data_root"], device)
         with progress_display([*opening, *lines], quiet=not progress) as display:
-            result = run_question(
-                question, display, store=record, out=folder, data_root=root, device=device, begun=begun
-            )
+            result = run_question(question, display, out=folder, begun=begun, **where)
     listed = None if candidates is None else [candidate.fields() for candidate in question.candidates]
     command = common.call_text(
         "tune", base, {"minutes": minutes, "recipe": recipe} | run_fields, own, build_options=build_options,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import DATA, DATA_OPTION, DATA_ROOT, JSON, parse_data_options
+from asymtrain.lab.cli.options import DATA, DATA_OPTION, DATA_ROOT, JSON, parse_options
 from asymtrain.lab.cli.screen import show_json
 from asymtrain.lab.terminal import show_table, stdout
 
@@ -24,7 +24,11 @@ Options = Annotated[list[str] | None, DATA_OPTION]
 @data.command("list")
 def list_(data_root: Root = None, json: Json = False) -> None:
     """Show the datasets and where they are looked for."""
-    datasets = catalogue(data_root)
+    with loading():
+        from asymtrain.lab.data import registry
+    with suppress(FileNotFoundError, NotADirectoryError):
+        registry.data_root(data_root).stat()  # a name that the system refuses is an error; from 3.14 on, is_dir says no
+    datasets = registry.catalogue(data_root)
     if json:
         show_json(datasets)
     else:
@@ -39,7 +43,7 @@ def get(name: Name, data_option: Options = None, data_root: Root = None, json: J
     """Download a dataset unless it is there, and read it."""
     with loading():
         from asymtrain.lab.data import load
-    describe(load(name, root=data_root, **parse_data_options(data_option)), json)
+    describe(load(name, root=data_root, **parse_options("--data-option", data_option)), json)
 
 
 @data.command()
@@ -47,16 +51,7 @@ def check(name: Name, data_option: Options = None, data_root: Root = None, json:
     """Read a dataset that is there; download nothing."""
     with loading():
         from asymtrain.lab.data.registry import load_offline
-    describe(load_offline(name, root=data_root, **parse_data_options(data_option)), json)
-
-
-def catalogue(root: Path | None) -> list[dict[str, str]]:
-    """Every dataset, with what it holds and whether it is there."""
-    with loading():
-        from asymtrain.lab.data import data_root, registry
-    with suppress(FileNotFoundError, NotADirectoryError):
-        data_root(root).stat()  # a name that the system refuses is an error; from Python 3.14 on, is_dir says no
-    return registry.catalogue(root)
+    describe(load_offline(name, root=data_root, **parse_options("--data-option", data_option)), json)
 
 
 def describe(dataset: "Dataset", json: bool) -> None:

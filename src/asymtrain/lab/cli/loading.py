@@ -43,24 +43,21 @@ def _announce(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
-def _python_handler() -> "Callable[[int, FrameType | None], None] | None":
-    """The handler of Ctrl-C where it is Python's or ours, and can be replaced; a background process may ignore it."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    handler = signal.getsignal(signal.SIGINT)
-    return next((ours for ours in (signal.default_int_handler, _announce) if handler is ours), None)
-
-
 @contextmanager
-def announced_interrupts() -> Iterator[None]:
-    """Answer Ctrl-C at once, with a line: what is written before the command ends may take a moment."""
-    before = _python_handler()
-    if before:
-        signal.signal(signal.SIGINT, _announce)
+def announced_interrupts(answer: Callable[[int, FrameType | None], None] = _announce) -> Iterator[None]:
+    """Answer Ctrl-C at once, with a line: what is written before the command ends may take a moment.
+
+    Only a handler that is Python's or ours is replaced; a background process may ignore Ctrl-C.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    is_replaced = in_main_thread and before in (signal.default_int_handler, _announce)
+    if is_replaced:
+        signal.signal(signal.SIGINT, answer)
     try:
         yield
     finally:
-        if before:
+        if is_replaced:
             signal.signal(signal.SIGINT, before)
 
 
@@ -71,13 +68,11 @@ def loading() -> Iterator[None]:
     Nothing has been begun that could be left half done, and an interrupt inside an import would be shown as a
     traceback, or as a broken library where it is raised in compiled code.
     """
-    before = _python_handler()
-    if before:
-        signal.signal(signal.SIGINT, _stop)
     announcer = _Announcer()
     sys.meta_path.insert(0, announcer)
     try:
-        yield
+        with announced_interrupts(_stop):
+            yield
     except ModuleNotFoundError as error:
         package = (error.name or "asymtrain").partition(".")[0]
         if package == "asymtrain":
@@ -86,8 +81,6 @@ def loading() -> Iterator[None]:
     finally:
         if announcer in sys.meta_path:
             sys.meta_path.remove(announcer)
-        if before:
-            signal.signal(signal.SIGINT, before)
 
 
 class _PlainHelp:

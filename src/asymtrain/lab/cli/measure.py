@@ -14,7 +14,7 @@ import typer
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
 from asymtrain.lab.api.common import train_runs
-from asymtrain.lab.cli import FAILED, INTERRUPTED
+from asymtrain.lab.cli import INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import CommandGroup, command_group, loading, single_command
 from asymtrain.lab.cli.options import (
@@ -31,8 +31,8 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.report import finished_runs
-from asymtrain.lab.cli.run import show_failures, show_unfinished
-from asymtrain.lab.cli.screen import show_page
+from asymtrain.lab.cli.run import show_failures
+from asymtrain.lab.cli.screen import end, show_page, show_rest
 from asymtrain.lab.instruments.instrument import Bench, Instrument, Interrupt, Say
 from asymtrain.lab.report.figure import Page
 from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
@@ -108,8 +108,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
         page = instrument.page(options, result)
         files = write_page(output.out, instrument.name, facts=facts_of(context, page), **page.content)
         show_page(files, page.document, page.tables, notes=True, json=output.json)
-        if stopped or bench.failed:
-            raise typer.Exit(INTERRUPTED if stopped else FAILED)
+        end(stopped, bench.failed)
 
     fields = [(name, SHARED[name], dataclasses.field(default=None)) for name in instrument.run_options]
     command.__annotations__ |= {"shared": dataclasses.make_dataclass("Shared", fields), "options": instrument.options}
@@ -186,7 +185,7 @@ class CommandBench(Bench):
             runs = trained.runs
             if len(runs) < len(unique_specs):
                 self.failed = show_failures(self.store, {spec.id for spec in unique_specs})
-                show_unfinished(trained, len(unique_specs), self.store, AGAIN)
+                show_rest(f"{len(runs)} of {len(unique_specs)} runs are in {self.store}", trained.interrupt, AGAIN)
             if trained.interrupt:
                 raise typer.Exit(INTERRUPTED)
         by_id = {run.spec.id: run for run in runs}
@@ -223,11 +222,7 @@ def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
         raise UsageError(f"--run needs the id of a run: `asymtrain report --store {store}` writes them into rows.csv")
     specs: dict[str, RunSpec] = {}
     for name in names:
-        matching = (
-            list(specs_by_id)
-            if name == "all"
-            else [spec_id for spec_id in specs_by_id if spec_id.startswith(name.lower())]
-        )
+        matching = [spec_id for spec_id in specs_by_id if name == "all" or spec_id.startswith(name.lower())]
         if not matching:
             if len(specs_by_id) <= MOST_IDS or get_close_matches(name, specs_by_id, cutoff=0.5):
                 raise unknown_name(f"run in {store}", name, specs_by_id)  # few of them, or it was mistyped

@@ -1,12 +1,6 @@
-"""What users type, as values: the options that commands share, each declared once, and the groups they come in.
+"""What users type, as values: the options that commands share, each declared once, and their groups (groups.py).
 
-A group is a frozen dataclass whose fields are options; an option that several groups have is a constant (`DATA`). A
-command takes groups whole (`groups.flattened`), and derives one where it needs another default or a further option:
-
-    @dataclass(frozen=True)
-    class SearchOutput(OutputOptions):
-        out: Annotated[Path, OUT] = Path("asymtrain-search")
-
+An option that several groups have is a constant (`DATA`).
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
@@ -29,9 +23,11 @@ from asymtrain.lab.api.common import STORE_NAME as STORE_NAME
 from asymtrain.lab.cli.groups import shown_fields
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.functions import is_function
+from asymtrain.lab.texts import comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.studies.snapshot import Snapshot
     from asymtrain.lab.trackers import Tracker
 
 DEFAULT_OUT = Path("asymtrain-report")
@@ -251,8 +247,8 @@ class RunOptions:
                     scale=self.scale or "quick",
                     recipe=self.recipe,
                     fields=own | fields,
-                    arch_options=parse_arch_options(self.arch_option),
-                    data_options=parse_data_options(self.data_option),
+                    arch_options=parse_options("--arch-option", self.arch_option),
+                    data_options=parse_options("--data-option", self.data_option),
                 )
                 for name in parse_archs(self.arch or archs)
             ]
@@ -284,15 +280,11 @@ class DeviceOptions:
     data_root: Annotated[Path | None, DATA_ROOT] = None
 
     def __post_init__(self) -> None:
-        """Refuse a device that is unknown or not there, before anything is read or written."""
-        if self.device is not None and self.on_this_machine:
+        """Refuse a device that is unknown or not on this machine, before anything is read or written."""
+        if self.device is not None and getattr(self, "executor", "") != "ray":
             with loading():
                 from asymtrain.lab.devices import default_device
             default_device(self.device)
-
-    @property
-    def on_this_machine(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -306,10 +298,6 @@ class ExecutorOptions(DeviceOptions):
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. Default: one on this machine.")] = (
         None
     )
-
-    @property
-    def on_this_machine(self) -> bool:
-        return self.executor != "ray"
 
     @property
     def workers(self) -> Workers:
@@ -382,14 +370,15 @@ class OutputOptions:
         values = {name: getattr(self, name) for name in ("out", "store")}
         return [word for name, value in values.items() if value != defaults[name] for word in (f"--{name}", str(value))]
 
-    def looked_into(self) -> Path:
-        """The store; a missing one is reported if it was named, since the name may be wrong."""
+    def read(self) -> "Snapshot":
+        """What the store holds; a missing one is reported if it was named, since the name may be wrong."""
         from asymtrain.lab.store import store_exists
+        from asymtrain.lab.studies.snapshot import read_store
         from asymtrain.lab.terminal import stderr
 
         if self.store is not None and not store_exists(self.store):
             stderr().print(f"There is no store at {self.store}: nothing counts as done.")
-        return self.store_path
+        return read_store(self.store_path)
 
     def check(self) -> None:
         """Refuse a folder or a store that could not be written, and write nothing."""
@@ -427,7 +416,7 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     from asymtrain.models import backbone_names
 
     backbones = backbone_names()
-    names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
+    names = [name for text in texts or () for name in comma_words(text)]
     for name in names:
         if name not in backbones:
             if not by_name:
@@ -467,20 +456,11 @@ def parse_settings(
     return settings
 
 
-def parse_data_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Options of a dataset from `NAME=VALUE`."""
-    return _parse_options("--data-option", "image_size=64", texts or ())
-
-
-def parse_arch_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Options of a model's builder from `NAME=VALUE`."""
-    return _parse_options("--arch-option", "hidden_size=64", texts or ())
-
-
-def _parse_options(option: str, example: str, texts: Sequence[str]) -> dict[str, Any]:
-    """A JSON value where it is one, else text; one that can be part of a spec."""
+def parse_options(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
+    """From `NAME=VALUE`: a JSON value where it is one, else text; one that can be part of a spec."""
     options: dict[str, Any] = {}
-    for text in texts:
+    example = {"--data-option": "image_size=64", "--arch-option": "hidden_size=64"}[option]
+    for text in texts or ():
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name or not equals:
             raise UsageError(f"{option} {text}: write NAME=VALUE, such as {example}")
@@ -507,13 +487,8 @@ def parse_number(refusal: str, text: str) -> float:
 def parse_values(option: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
-    try:
-        values = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        values = (math.nan,)
-    if not all(map(math.isfinite, values)):
-        raise UsageError(f"{option} {text}: write numbers with commas, such as 0.001,0.01")
-    return values
+    refusal = f"{option} {text}: write numbers with commas, such as 0.001,0.01"
+    return tuple(parse_number(refusal, part) for part in comma_words(text))
 
 
 def typed_command(context: typer.Context) -> str:

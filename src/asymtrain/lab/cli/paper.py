@@ -31,7 +31,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.screen import show_json
-from asymtrain.lab.cli.studies import View, do_next, list_blocks, offered_blocks, read, train
+from asymtrain.lab.cli.studies import View, do_next, list_blocks, offered_blocks, train
 from asymtrain.lab.studies.paper import STUDY
 from asymtrain.lab.studies.study import Block
 from asymtrain.lab.terminal import show_table, stderr, stdout
@@ -216,13 +216,14 @@ def list_(
     Runs that several recipes share count in each of them; the last line counts them once.
     """
     with loading():
+        from asymtrain.lab.report.table import Column, Table, duration, make_rows
         from asymtrain.lab.studies.frame import joined, missing_of, plan_sentence, seconds_left
         from asymtrain.lab.studies.paper.recipe import of_archs
         from asymtrain.lab.studies.paper.recipes import RECIPES
     study = chosen.build()
-    workers, snapshot = estimated_workers(device), read(output)
+    workers, snapshot = estimated_workers(device), output.read()
     needs = {name: of_archs(recipe.needs(study, snapshot), chosen.archs) for name, recipe in RECIPES.items()}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": recipe.name,
             "covers": list(recipe.covers),
@@ -238,14 +239,6 @@ def list_(
     if output.json:
         show_json(rows)
         return
-    show_table(_recipes_table(rows))
-    left = missing_of(joined(needs.values()), snapshot)
-    stdout().print(plan_sentence(STUDY, study, left, snapshot, workers), soft_wrap=True)
-
-
-def _recipes_table(rows: Sequence[dict[str, Any]]) -> "Table":
-    from asymtrain.lab.report.table import Column, Table, duration, make_rows
-
     columns = (
         *map(Column, ("Name", "Covers", "Claims")),
         *(Column(name, "number") for name in ("Runs", "Measurements", "Time left")),
@@ -261,7 +254,9 @@ def _recipes_table(rows: Sequence[dict[str, Any]]) -> "Table":
         )
         for row in rows
     )
-    return Table("recipes", "", columns, make_rows(cells))
+    show_table(Table("recipes", "", columns, make_rows(cells)))
+    left = missing_of(joined(needs.values()), snapshot)
+    stdout().print(plan_sentence(STUDY, study, left, snapshot, workers), soft_wrap=True)
 
 
 @paper.command()
@@ -329,8 +324,7 @@ def next_(
 
 def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOutput, *, full: bool) -> View:
     def opening(snapshot: "Snapshot") -> list[str]:
-        others = elsewhere(snapshot, study)
-        return [study_sentence(study), *([others] if others else [])]
+        return list(filter(None, [study_sentence(study), elsewhere(snapshot, study)]))
 
     def show(snapshot: "Snapshot") -> str:
         from asymtrain.lab.studies.paper.page import judge_recipes, write_paper
@@ -347,24 +341,14 @@ def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOut
     return View(show, opening)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a store holds of some recipes, and what that says."""
-
-    study: "Scope"
-    parts: "Sequence[Recipe]"
-    store: Path
-    snapshot: "Snapshot"
-    results: "Sequence[RecipeResult]"
-    judgements: "Sequence[Judgement]"
-
-
-def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judged:
+def _judge(
+    parts: "Sequence[Recipe]", study: "Scope", output: StoredOutput
+) -> "tuple[Path, Snapshot, Sequence[RecipeResult], Sequence[Judgement]]":
+    """The store and what it holds, the results of some recipes in it, and what those say."""
     from asymtrain.lab.studies.paper.page import judge_recipes
     from asymtrain.lab.studies.snapshot import read_store
 
-    study = chosen.build()
-    parts, store = chosen.parts(names, study), output.find_store()
+    store = output.find_store()
     if output.out is not None:
         from asymtrain.lab.report.page import check_folder  # here: matplotlib is loaded with it
 
@@ -372,7 +356,7 @@ def _judge(chosen: StudyOptions, names: list[str], output: StoredOutput) -> Judg
     snapshot = read_store(store)
     results, judgements = judge_recipes(parts, study, snapshot)
     check_stored(results, study, snapshot, parts)
-    return Judged(study, parts, store, snapshot, results, judgements)
+    return store, snapshot, results, judgements
 
 
 @paper.command()
@@ -393,17 +377,18 @@ def verdicts(
         from asymtrain.lab.studies.paper.page import document, write_verdicts
         from asymtrain.lab.studies.paper.recipes import RECIPES
         from asymtrain.lab.studies.paper.summary import conclusion, history_table, verdict_table
-    judged = _judge(chosen, [name for name, recipe in RECIPES.items() if recipe.claims], output)
+    study = chosen.build()
+    parts = chosen.parts([name for name, recipe in RECIPES.items() if recipe.claims], study)
+    store, _, results, judgements = _judge(parts, study, output)
     if output.out is not None:
-        write_verdicts(output.out, judged.judgements)
-        stderr().print(f"Verdicts: {output.out}, from {judged.store}")
-    table = (history_table if history else verdict_table)(judged.judgements)
+        write_verdicts(output.out, judgements)
+        stderr().print(f"Verdicts: {output.out}, from {store}")
+    table = (history_table if history else verdict_table)(judgements)
     if output.json:
-        claims = document(judged.results, judged.judgements, judged.study)["claims"]
-        show_json({"claims": claims, "table": table_json(table)})
+        show_json({"claims": document(results, judgements, study)["claims"], "table": table_json(table)})
         return
     show_table(table)
-    if sentence := conclusion(judged.judgements):
+    if sentence := conclusion(judgements):
         stdout().print(sentence)
 
 
@@ -423,18 +408,20 @@ def show(
     with loading():
         from asymtrain.lab.studies.paper.page import write_paper
         from asymtrain.lab.studies.paper.spec_index import specs_behind
-    judged = _judge(chosen, names, output)
-    values = (judged.results, judged.judgements, judged.study)
+    study = chosen.build()
+    parts = chosen.parts(names, study)
+    store, snapshot, results, judgements = _judge(parts, study, output)
     written = "--out FOLDER writes them as a page"
     if output.out is not None:
-        specs = specs_behind(judged.parts, judged.study, judged.snapshot)
-        page = write_paper(output.out, *values, typed_command(context), specs)["page"]
+        specs = specs_behind(parts, study, snapshot)
+        page = write_paper(output.out, results, judgements, study, typed_command(context), specs)["page"]
         written = "the page has them"
-    show_results(*values, f"name one recipe, or add --full; {written}", full=full, json=output.json)
-    if others := elsewhere(judged.snapshot, judged.study):
+    rest = f"name one recipe, or add --full; {written}"
+    show_results(results, judgements, study, rest, full=full, json=output.json)
+    if others := elsewhere(snapshot, study):
         stderr().print(others)
     if output.out is not None:
-        stderr().print(f"Report: {page}, from {judged.store}")
+        stderr().print(f"Report: {page}, from {store}")
 
 
 # What is printed
@@ -448,8 +435,7 @@ def study_sentence(study: "Scope") -> str:
     names = ", ".join(map(str, seeds))
     if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
         names = f"{seeds[0]} to {seeds[-1]}"
-    counts = [f"{counted(len(seeds), 'seed')} ({names})"]
-    counts += [counted(study.epochs, "epoch"), study.precision]
+    counts = [f"{counted(len(seeds), 'seed')} ({names})", counted(study.epochs, "epoch"), study.precision]
     return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
 
 

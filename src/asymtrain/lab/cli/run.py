@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.api.common import Trained, recommends, train_runs, with_recommended
-from asymtrain.lab.cli import FAILED, INTERRUPTED
+from asymtrain.lab.api.common import recommends, train_runs, with_recommended
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -23,13 +22,12 @@ from asymtrain.lab.cli.options import (
     parse_settings,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_json, show_summary
+from asymtrain.lab.cli.screen import end, show_json, show_rest, show_summary
 from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.terminal import progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.report.summary import Summary
     from asymtrain.lab.runs import RunSpec
 
 
@@ -94,15 +92,24 @@ def run(
     result = compared(trained.runs, typed_command(context), store)
     result.page(output.out)
     if output.json:
-        show_json(document(result.summary, len(specs), output))
+        columns = ["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]
+        rows = zip(result.summary.comparisons, result.summary.pairs, strict=True)
+        files = {kind: str(output.out / name) for kind, name in FILES.items()}
+        show_json(
+            {
+                "runs": {"wanted": len(specs), "finished": len(result.summary.rows)},
+                "comparisons": [{**row, "seeds": frame[columns].to_dict("records")} for row, frame in rows],
+                "files": {**files, "store": str(store)},
+            }
+        )
     else:
         show_summary(result.summary)
     failed = show_failures(store, ids)
     if len(trained.runs) < len(ids):
-        show_unfinished(trained, len(ids), store, display.going_on(training.minutes, fresh=training.fresh))
+        how_to_continue = display.going_on(training.minutes, fresh=training.fresh)
+        show_rest(f"{len(trained.runs)} of {len(ids)} runs are in {store}", trained.interrupt, how_to_continue)
     stderr().print(f"Report: {output.out / FILES['report']}")
-    if trained.interrupt or failed:
-        raise typer.Exit(INTERRUPTED if trained.interrupt else FAILED)
+    end(trained.interrupt, failed)
 
 
 def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, seeds: Sequence[int]) -> "list[RunSpec]":
@@ -124,24 +131,6 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
                 "pairs: search with --strategy gold and without --fair"
             )
     return specs
-
-
-def document(summary: "Summary", runs: int, output: OutputOptions) -> dict[str, Any]:
-    from asymtrain.lab.report.run_report import FILES
-
-    seeds = [pairs[["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]] for pairs in summary.pairs]
-    return {
-        "runs": {"wanted": runs, "finished": len(summary.rows)},
-        "comparisons": [
-            {**row, "seeds": frame.to_dict("records")} for row, frame in zip(summary.comparisons, seeds, strict=True)
-        ],
-        "files": {**{kind: str(output.out / name) for kind, name in FILES.items()}, "store": str(output.store_path)},
-    }
-
-
-def show_unfinished(trained: Trained, total: int, store: Path, how_to_continue: str) -> None:
-    opening = "Stopped" if trained.interrupt else "Not finished"
-    stderr().print(f"{opening}: {len(trained.runs)} of {total} runs are in {store}. {how_to_continue}")
 
 
 def show_failures(store: Path, ids: Collection[str]) -> bool:

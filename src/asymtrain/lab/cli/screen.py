@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from asymtrain.errors import UsageWarning
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import printable
 
@@ -58,6 +61,17 @@ def show_page(
             stdout().print()
             stdout().print(code, soft_wrap=True, end="")
     stderr().print(f"Page: {files['page']}")
+
+
+def show_rest(rest: str, interrupted: object, how_to_continue: str) -> None:
+    """Say what is left after a call that ended before everything was done."""
+    stderr().print(f"{'Stopped' if interrupted else 'Not finished'}: {rest}. {how_to_continue}")
+
+
+def end(interrupted: object, failed: object) -> None:
+    """Give the exit status of a command that trains, unless everything is done."""
+    if interrupted or failed:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
 def show_json(value: Any) -> None:

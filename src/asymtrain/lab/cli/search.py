@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from asymtrain.lab.api.common import FIRST_SEED
-from asymtrain.lab.api.search import plan_searches, search_facts, train_searches
-from asymtrain.lab.cli import FAILED, INTERRUPTED
+from asymtrain.lab.api.search import plan_searches, train_searches, write_searches
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -27,12 +26,9 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import show_page
+from asymtrain.lab.cli.screen import end, show_page, show_rest
 from asymtrain.lab.cli.watch import WatchOptions
-from asymtrain.lab.terminal import progress_display, stderr
-
-if TYPE_CHECKING:
-    from asymtrain.lab.search import SearchResult
+from asymtrain.lab.terminal import progress_display
 
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 SEARCHED = {"learning_rate": "--learning-rates", "weight_decay": "--weight-decays"}
@@ -119,6 +115,7 @@ def search(
     """
     with loading():
         from asymtrain.lab.executors import check_data, check_executor
+        from asymtrain.lab.search.page import chosen_table, search_document, sentence, tried_table
     fields = {"epochs": final_epochs, **parse_settings(settings, FinalRuns, SEARCHED)}
     named_fields = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
     values = grids.values()
@@ -131,22 +128,13 @@ def search(
     with watch.opened(store), progress_display(defaults) as display:
         options = dataclasses.asdict(training)
         results, interrupt = train_searches(searches, display, store=store, tracker=tracker, **options)
-    show(context, results, output, store)
+    files = {**write_searches(output.out, results, typed_command(context), store), "store": store}
+    tables = (*map(tried_table, results), chosen_table(results))
+    show_page(files, search_document(results), tables, map(sentence, results), json=output.json)
     failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
         failed = show_failures(store, missing)
         left = sum(result.runs_left for result in results)
-        opening = "Stopped" if interrupt else "Not finished"
         how_to_continue = display.going_on(training.minutes, fresh=training.fresh)
-        stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
-    if interrupt or failed:
-        raise typer.Exit(INTERRUPTED if interrupt else FAILED)
-
-
-def show(context: typer.Context, results: "Sequence[SearchResult]", output: SearchOutput, store: Path) -> None:
-    """Write the page, and print the chosen values, or everything as JSON."""
-    from asymtrain.lab.search.page import chosen_table, search_document, sentence, tried_table, write_search
-
-    files = write_search(output.out, results, {"Command": typed_command(context), **search_facts(results, store)})
-    tables = (*map(tried_table, results), chosen_table(results))
-    show_page({**files, "store": store}, search_document(results), tables, map(sentence, results), json=output.json)
+        show_rest(f"at most {left} runs are left", interrupt, how_to_continue)
+    end(interrupt, failed)

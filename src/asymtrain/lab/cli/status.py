@@ -14,8 +14,7 @@ from asymtrain.lab.terminal import show_table, stdout
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.store import StoreSummary
+    from asymtrain.lab.runs import RunSpec
 
 
 def status(
@@ -27,31 +26,25 @@ def status(
         from asymtrain.lab.store import Store
     with Store(store or latest_store(), read_only=True) as record, record.snapshot():
         summary = record.summary()
-        waiting = pending_states(record)
+        pending = pending_states(record)
         # Reads every history: only where there is something to find.
         diverged = record.runs(outcome="diverged") if summary.total.diverged else []
     if json:
-        show_json(document(summary, waiting, diverged))
-    else:
-        show(summary, waiting, diverged)
-
-
-def document(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
-    return {
-        "store": str(summary.path),
-        "groups": [dataclasses.asdict(group) for group in summary.groups],
-        "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
-        "pending": [_json(spec, state=state) for spec, state in pending],
-        "diverged": [_json(run.spec, epochs=len(run.history)) for run in diverged],
-        "failures": [_json(lost.spec, reason=lost.reason, created=lost.created) for lost in summary.failures],
-        "devices": dict(summary.devices),
-        "last_write": summary.last_write,
-        "damaged": [dataclasses.asdict(damage) for damage in summary.damaged],
-    }
-
-
-def show(summary: "StoreSummary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
-    """The summary as a table, then the runs that have no result, each with its reason."""
+        failures = [_json(lost.spec, reason=lost.reason, created=lost.created) for lost in summary.failures]
+        show_json(
+            {
+                "store": str(summary.path),
+                "groups": [dataclasses.asdict(group) for group in summary.groups],
+                "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
+                "pending": [_json(spec, state=state) for spec, state in pending],
+                "diverged": [_json(run.spec, epochs=len(run.history)) for run in diverged],
+                "failures": failures,
+                "devices": dict(summary.devices),
+                "last_write": summary.last_write,
+                "damaged": [dataclasses.asdict(damage) for damage in summary.damaged],
+            }
+        )
+        return
     console = stdout()
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")

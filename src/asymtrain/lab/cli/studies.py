@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import (
@@ -26,7 +25,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import show_blocks, show_page
+from asymtrain.lab.cli.screen import end, show_blocks, show_page, show_rest
 from asymtrain.lab.studies import load_study
 from asymtrain.lab.terminal import progress_display, stderr, stdout
 from asymtrain.lab.texts import counted
@@ -53,19 +52,12 @@ def offered_blocks(study: "Study") -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in study.blocks if name.startswith(incomplete)]
 
 
-def read(output: OutputOptions) -> "Snapshot":
-    """What the store holds."""
-    from asymtrain.lab.studies.snapshot import read_store
-
-    return read_store(output.looked_into())
-
-
 def list_blocks(study: "Study", scope: Any, output: OutputOptions, device: str | None, *, for_gpu: bool) -> None:
     """`for_gpu`: are they meant for a GPU?"""
     with loading():
         from asymtrain.lab.studies.frame import listing
     workers = estimated_workers(device)
-    rows = listing(study, scope, read(output), workers)
+    rows = listing(study, scope, output.read(), workers)
     show_blocks(rows, json=output.json, for_gpu=for_gpu and workers[0] == "cpu")
 
 
@@ -86,7 +78,7 @@ def do_next(
     """
     with loading():
         from asymtrain.lab.studies.frame import first_unfinished
-    snapshot = read(output)
+    snapshot = output.read()
     wanted = block or first_unfinished(study, scope, snapshot)
     if wanted is None:
         again = shlex.join(["asymtrain", study.name, "show", *options, *output.given_words])
@@ -148,12 +140,10 @@ def train(
     if not left.is_empty:
         rest = [counted(left.runs, "run")]
         rest += [counted(len(left.measurements), "measurement")] if study.measures else []
-        ended = "Stopped" if done.interrupted else "Not finished"
-        console.print(f"{ended}: {' and '.join(rest)} are left. {display.going_on(training.minutes)}")
+        show_rest(f"{' and '.join(rest)} are left", done.interrupted, display.going_on(training.minutes))
     if closing:
         console.print(closing)
-    if done.interrupted or failed:
-        raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
+    end(done.interrupted, failed)
     return done
 
 
@@ -161,6 +151,12 @@ def study_group(name: str) -> typer.Typer:
     """The usual commands of a study."""
     study = load_study(name)
     group = command_group(name, line=study.__doc__ or "")
+    # The option for the files that the study's page reads; none where it reads none.
+    file_options = [
+        (option, Annotated[list[Path] | None, typer.Option(help=help_)], dataclasses.field(default=None))
+        for option, help_ in filter(None, [study.file_option])
+    ]
+    study_files: Any = dataclasses.make_dataclass("StudyFiles", file_options, frozen=True)
 
     @dataclass(frozen=True)
     class StudyOutput(OutputOptions):
@@ -213,7 +209,7 @@ def study_group(name: str) -> typer.Typer:
 
     @group.command("show")
     @flattened
-    def show_(context: typer.Context, output: StudyOutput, files: _files_group(study)) -> None:  # type: ignore[valid-type]
+    def show_(context: typer.Context, output: StudyOutput, files: study_files) -> None:
         """Show what the stored runs say, and write it as a page; nothing is trained."""
         from asymtrain.lab.store import store_exists
         from asymtrain.lab.studies.snapshot import read_store
@@ -229,16 +225,6 @@ def study_group(name: str) -> typer.Typer:
         show_study(context, study, output.scope, read_store(output.store_path), output, named)
 
     return group
-
-
-def _files_group(study: "Study") -> type[Any]:
-    """The option for the files that the study's page reads, as a group of options; none where it reads none."""
-    fields = []
-    if study.file_option:
-        name, help_ = study.file_option
-        option = Annotated[list[Path] | None, typer.Option(help=help_)]
-        fields.append((name, option, dataclasses.field(default=None)))
-    return dataclasses.make_dataclass("StudyFiles", fields, frozen=True)
 
 
 def show_study(

@@ -15,7 +15,6 @@ from typer import Option
 from asymtrain.errors import UsageError
 from asymtrain.lab.api.common import of_full_size, versions_in
 from asymtrain.lab.api.tune import make_question, run_question
-from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -30,19 +29,18 @@ from asymtrain.lab.cli.options import (
     offered,
     offered_archs,
     one_or_more,
-    parse_arch_options,
     parse_number,
+    parse_options,
     parse_settings,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_page
+from asymtrain.lab.cli.screen import end, show_page
 from asymtrain.lab.cli.watch import WatchOptions
 from asymtrain.lab.terminal import AGAIN, progress_display, stderr
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
-    from asymtrain.lab.tune import Tuned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +76,12 @@ class ModelOptions(RunOptions):
 
         if "," in self.model or not self.model.strip():
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
-        fields = _checked(parse_settings(settings, ModelOptions))
+        fields = parse_settings(settings, ModelOptions)
+        for name in Candidate().fields():
+            if name in fields:
+                raise UsageError(f"--set {name}: candidates differ in it; write --candidate {name}=...")
         (spec,) = self.base_specs([self.model], epochs=self.epochs or EPOCHS, **fields)
-        spec = of_full_size(spec, parse_arch_options(self.arch_option))
+        spec = of_full_size(spec, parse_options("--arch-option", self.arch_option))
         # Not the defaults of branches, and not the precision, of which `make_question` has a line.
         named_fields = {*Candidate().fields(), "redundancy", "precision", *fields}
         (spec,), opening = self.complete([spec], named_fields, data_root, scale=None, **others)
@@ -112,9 +113,6 @@ class Effort(ExecutorOptions):
             "alpha_schedule. May be repeated: the first is asked about first. Default: the recommended, and a list.",
         ),
     ] = None
-
-    def where(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("device", "data_root", "executor", "address")}
 
     def limit(self) -> float | None:
         """Minutes; None where there is no limit."""
@@ -150,6 +148,7 @@ def tune(
     with loading():
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import write_tuned
+        from asymtrain.lab.tune.answer import tune_tables
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
     store = output.store_path
     with redirect_stdout(sys.stderr):  # a function that builds a model may print, and stdout is for the answer
@@ -160,17 +159,18 @@ def tune(
         named_fields = {*chosen.given_names(), *parse_settings(settings, ModelOptions)}
         question, lines = make_question(base, candidates, minutes, named_fields, effort.data_root, effort.device)
         with watch.opened(store), progress_display([*opening, *lines]) as display:
-            where = {"store": store, "out": output.out, **effort.where()}
+            where = {name: getattr(effort, name) for name in ("device", "data_root", "executor", "address")}
+            where |= {"store": store, "out": output.out}
             result = run_question(question, display, tracker=tracker, begun=begun, **where)
         if result.interrupted:  # first, as the page takes a second or two
             stderr().print(str(result))
         result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
         files = {**write_tuned(output.out, result), "store": store}
-    show(result, files, json=output.json)
+    tables, sentences = tune_tables(result), (result.sentence, *result.more)
+    show_page(files, result.to_dict(), tables, sentences, code=result.snippet, json=output.json)
     if result.interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
-    if result.interrupted or result.race.failure:
-        raise typer.Exit(INTERRUPTED if result.interrupted else FAILED)
+    end(result.interrupted, result.race.failure)
 
 
 def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
@@ -188,22 +188,3 @@ def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None
             fields[name] = parse_number(refusal, value) if name == "alpha" else value
         candidates.append(fields)
     return candidates
-
-
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what candidates differ in."""
-    from asymtrain.lab.candidates import Candidate
-
-    for field in dataclasses.fields(Candidate):
-        if field.name in settings:
-            raise UsageError(f"--set {field.name}: candidates differ in it; write --candidate {field.name}=...")
-    return settings
-
-
-def show(result: "Tuned", files: dict[str, Path], *, json: bool) -> None:
-    """Tables, the verdict, the next step and the code; or everything as JSON."""
-    from asymtrain.lab.tune.answer import tune_tables
-
-    show_page(
-        files, result.to_dict(), tune_tables(result), (result.sentence, *result.more), code=result.snippet, json=json
-    )

@@ -1,7 +1,7 @@
 """`asymtrain watch`: a live page of what a store holds and of what is being trained."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -41,17 +41,15 @@ class WatchOptions:
     watch: Annotated[bool, WATCH] = False
     no_token: Annotated[bool, NO_TOKEN] = False
 
-    def opened(self, store: Path) -> AbstractContextManager[None]:
-        """The page of a store while a block runs, where it is asked for."""
-        return watching(store, token=not self.no_token) if self.watch else nullcontext()
+    @contextmanager
+    def opened(self, store: Path) -> Iterator[None]:
+        """Offer the page of a store, which need not be there yet, while a block runs."""
+        if not self.watch:
+            yield
+            return
+        from asymtrain.lab.live_page import served
 
-
-@contextmanager
-def watching(store: Path, *, token: bool = True) -> Iterator[None]:
-    """Offer the page of a store, which need not be there yet, while a block runs."""
-    from asymtrain.lab.live_page import served
-
-    with served(store, token=token) as server:
-        stderr().print(f"Watch it train: {server.url}")
-        yield
-        server.page.finish()
+        with served(store, token=not self.no_token) as server:
+            stderr().print(f"Watch it train: {server.url}")
+            yield
+            server.page.finish()

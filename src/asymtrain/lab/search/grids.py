@@ -23,11 +23,6 @@ LARGEST_DROPOUT = 0.75
 LARGEST_SMOOTHING = 0.5
 
 
-def alpha_grid(arch: str, dataset: str) -> tuple[float, ...]:
-    """The paper's alphas for a backbone and a dataset: linear for the MLP on CIFAR-10, else logarithmic."""
-    return LINEAR_ALPHAS if (arch, dataset) == ("mlp", "cifar10") else LOG_ALPHAS
-
-
 def search_epochs(epochs: int) -> int:
     """Epochs of a search run where final runs have so many: the paper's 150 for 200."""
     return max(1, epochs * 3 // 4)

@@ -8,7 +8,6 @@ dual    learning rate on each   ->  weight decay on each   ->  alpha on Asymmetr
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -42,6 +41,8 @@ class Search:
     start: Settings = field(default_factory=dict)  # of both variants until a stage decides them
     seeds: tuple[int, ...] = SEARCH_SEEDS  # of the search runs; never those of final runs
     epochs: int | None = None  # of the search runs; by default three quarters of the base's
+    # Trials that were asked for: a page replays its searches a hundred times, and each spec is checked anew.
+    _tried: dict[tuple[Any, ...], list[RunSpec]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(dict.fromkeys(self.seeds)))
@@ -53,19 +54,11 @@ class Search:
         """The runs of a trial, one for each seed. Their test accuracy is not computed."""
         key = (variant, *settings.items())
         if key not in self._tried:
-            self._tried[key] = self._make_trial(variant, settings)
+            # Measured as often as Plain is: a round that trains both sides is then one stack.
+            changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", "cosine_every": DEFAULTS["cosine_every"]}
+            tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
+            self._tried[key] = [dataclasses.replace(tried, seed=seed) for seed in self.seeds]
         return list(self._tried[key])
-
-    @cached_property
-    def _tried(self) -> dict[tuple[Any, ...], list[RunSpec]]:
-        """Trials that were asked for: a page replays its searches a hundred times, and each spec is checked anew."""
-        return {}
-
-    def _make_trial(self, variant: Variant, settings: Settings) -> list[RunSpec]:
-        # Measured as often as Plain is: a round that trains both sides is then one stack.
-        changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", "cosine_every": DEFAULTS["cosine_every"]}
-        tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
-        return [dataclasses.replace(tried, seed=seed) for seed in self.seeds]
 
 
 def side(base: RunSpec, variant: Variant) -> RunSpec:
@@ -146,7 +139,9 @@ def _search(
         "weight decay": one_by_one("weight_decay", weight_decays),
     }
     rounds = [tuple(Stage(name, *sides, grid) for sides in decides.items()) for name, grid in shared.items()]
-    tried = one_by_one("alpha", grids.alpha_grid(base.arch, base.dataset) if alphas is None else alphas)
+    # The paper's alphas are linear for the MLP on CIFAR-10, else logarithmic.
+    of_paper = grids.LINEAR_ALPHAS if (base.arch, base.dataset) == ("mlp", "cifar10") else grids.LOG_ALPHAS
+    tried = one_by_one("alpha", of_paper if alphas is None else alphas)
     if tried or strategy == "gold":  # a gold standard without alphas is refused, as a grid without values
         last = [Stage("alpha", "asymmetric", ("asymmetric",), tried)]
         if fair:

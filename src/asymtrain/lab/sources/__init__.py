@@ -12,14 +12,6 @@ from asymtrain.lab.sources.building import UNNAMED, build_model, kept_function
 from asymtrain.lab.sources.fingerprints import difference, fingerprint
 
 __all__ = [
-    "LIBRARIES",
-    "UNNAMED",
-    "Inputs",
-    "build_model",
-    "check_name",
-    "describe_model",
-    "difference",
-    "fingerprint",
-    "is_named",
-    "kept_function",
-]
+    "LIBRARIES", "UNNAMED", "Inputs", "build_model", "check_name", "describe_model", "difference", "fingerprint",
+    "is_named", "kept_function",
+]  # fmt: skip

@@ -44,33 +44,29 @@ def _ratio(plain: Sequence[float], asymmetric: Sequence[float], spread: float) -
 
 def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[float]:
     """Each p times the size of the family, at most 1."""
-    return _adjusted(p_values, family, "bonferroni")
+    size = _family_size(p_values, family)
+    return [min(1.0, float(p) * size) for p in p_values]
 
 
 def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
     """Holm's step-down p: as safe as Bonferroni's and never larger.
 
     Where the family has more tests than p values are known, the missing ones count as 1: the known ones are
-    then corrected at least as hard as they would be.
+    then corrected at least as hard as they would be. Written out, since statsmodels' `multipletests` collects garbage
+    at every call; a test compares them.
     """
-    return _adjusted(p_values, family, "holm")
+    size = _family_size(p_values, family)
+    p = np.array([*p_values, *[1.0] * (size - len(p_values))], float)
+    order = np.argsort(p)
+    p[order] = np.maximum.accumulate(p[order] * np.arange(size, 0, -1))
+    return [float(value) for value in np.minimum(p, 1.0)[: len(p_values)]]
 
 
-def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> list[float]:
-    """Written out, since statsmodels' `multipletests` collects garbage at every call; a test compares them."""
-    numbers = [float(p) for p in p_values]
-    size = len(numbers) if family is None else family
-    if size < len(numbers):
-        raise UsageError(f"a family of {size} tests cannot hold {len(numbers)} p values")
-    if not numbers:
-        return []
-    p = np.array([*numbers, *[1.0] * (size - len(numbers))])
-    if method == "holm":
-        order = np.argsort(p)
-        p[order] = np.maximum.accumulate(p[order] * np.arange(size, 0, -1))
-    else:
-        p *= size
-    return [float(value) for value in np.minimum(p, 1.0)[: len(numbers)]]
+def _family_size(p_values: Sequence[float], family: int | None) -> int:
+    size = len(p_values) if family is None else family
+    if size < len(p_values):
+        raise UsageError(f"a family of {size} tests cannot hold {len(p_values)} p values")
+    return size
 
 
 @cache  # one root search for all cells of a table

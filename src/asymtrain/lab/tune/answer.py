@@ -21,8 +21,6 @@ from asymtrain.models import display_name
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "tune"
-PAGE = "report"
 OF_INTERVALS = "The 95% interval holds at any time: it may be looked at after every pair, and continued later."
 
 
@@ -239,8 +237,8 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     library, _, name = base.arch.partition(":")
     return write_page(
         out,
-        NAME,
-        page=PAGE,
+        "tune",
+        page="report",
         title=f"Do branches help {name if library in ('timm', 'hf') else display_name(base.arch)} on {base.dataset}?",
         lead="\n\n".join(filter(None, [evidence, *result.more, result.model])),
         headline=(colour_of(result.verdict), result.headline),

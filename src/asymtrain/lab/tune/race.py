@@ -13,7 +13,7 @@ What comes next follows from the plan and the runs alone: after a kill the same 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from asymtrain.lab.candidates import Candidate
@@ -134,10 +134,7 @@ def replay(
     `rungs` of the race. `batch` pairs train at a time.
     """
 
-    def compare(specs: Iterable[Sequence[RunSpec]], candidate: Candidate, epochs: int) -> Pairs:
-        there = [both for both in specs if all(spec.id in runs for spec in both)]
-        return compare_pairs(there, runs, candidate, epochs, largest)
-
+    compare = partial(compare_pairs, runs, largest)
     original, rate = question, None
 
     def not_run(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
@@ -235,19 +232,19 @@ def timing_specs(question: Question) -> list[list[RunSpec]]:
 
 
 def compare_pairs(
-    specs: Sequence[Sequence[RunSpec]],
     runs: Mapping[str, Run],
+    largest: tuple[float, float],
+    specs: Iterable[Sequence[RunSpec]],
     candidate: Candidate,
     epochs: int,
-    largest: tuple[float, float],
 ) -> Pairs:
-    """Finished runs side by side, after the last epoch."""
-    both = [[runs[spec.id] for spec in pair] for pair in specs]
-    share = [largest[spec.test != "never"] for spec, _ in specs]
+    """The pairs that are finished side by side, after the last epoch."""
+    both = [[runs[spec.id] for spec in pair] for pair in specs if all(spec.id in runs for spec in pair)]
+    share = [largest[plain.spec.test != "never"] for plain, _ in both]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
     bad = sum(not any(has_learnt(run, of) for run in pair) for pair, of in zip(both, share, strict=True))
     all_runs = tuple(run for pair in both for run in pair)
-    return Pairs(candidate, epochs, tuple(spec.seed for spec, _ in specs), sides[0], sides[1], bad, all_runs)
+    return Pairs(candidate, epochs, tuple(plain.spec.seed for plain, _ in both), sides[0], sides[1], bad, all_runs)
 
 
 def accuracy_of(run: Run, largest: float) -> float:
