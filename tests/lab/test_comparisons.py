@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.comparisons import chance_limit, compare, paired, sentence, separating, verdict_of
+from asymtrain.lab.comparisons import chance_limit, compare, decision, paired, sentence, separating
+from asymtrain.lab.statistics import Decision
 
 
 def rows(plain, asymmetric, first_seed=42, **columns):
@@ -58,7 +59,7 @@ def test_three_pairs_as_computed_by_hand():
     assert row["points_low"] == pytest.approx(4 - 0.52 * half)
     assert row["d_z"] == pytest.approx(0.04 / math.sqrt(0.0007))
     assert row["cosine"] == pytest.approx(0.25)
-    assert verdict_of(row) == "inconclusive"
+    assert decision(row) == Decision("inconclusive", "few seeds")
 
 
 def test_pairs_are_made_by_seed_not_by_order():
@@ -79,7 +80,7 @@ def test_a_seed_without_its_partner_is_left_out():
 
 def test_one_pair_has_no_spread_and_says_so():
     row = only(compare(rows([0.5], [0.6])))
-    assert verdict_of(row) == "inconclusive"
+    assert decision(row) == Decision("inconclusive", "single seed")
     assert [row[name] for name in ("plain_std", "asymmetric_std", "low", "high", "p", "d_z")] == [None] * 6
     assert (row["points_low"], row["points_high"]) == (None, None)
     assert row["improvement"] == pytest.approx(20)
@@ -135,19 +136,19 @@ def test_a_diverged_run_counts_with_chance_accuracy():
 
 
 @pytest.mark.parametrize(
-    ("asymmetric", "verdict", "words"),
+    ("asymmetric", "reason", "words"),
     [
-        ([0.60, 0.61, 0.62, 0.64, 0.61], "helps", "ViT: helps, +"),
-        ([0.40, 0.41, 0.42, 0.44, 0.41], "hurts", "ViT: hurts, -"),
-        ([0.60, 0.41, 0.50, 0.55, 0.52], "inconclusive", "ViT: inconclusive, +"),
-        ([0.60, 0.61, 0.62, 0.64], "inconclusive", "an effect is called from 5 seeds on"),
-        ([0.40, 0.41, 0.42, 0.44], "inconclusive", "an effect is called from 5 seeds on"),
+        ([0.60, 0.61, 0.62, 0.64, 0.61], "clear", "ViT: helps, +"),
+        ([0.40, 0.41, 0.42, 0.44, 0.41], "clear", "ViT: hurts, -"),
+        ([0.60, 0.41, 0.50, 0.55, 0.52], "wide", "ViT: inconclusive, +"),
+        ([0.60, 0.61, 0.62, 0.64], "few seeds", "an effect is called from 5 seeds on"),
+        ([0.40, 0.41, 0.42, 0.44], "few seeds", "an effect is called from 5 seeds on"),
     ],
 )
-def test_verdicts_and_their_words(asymmetric, verdict, words):
+def test_verdicts_and_their_words(asymmetric, reason, words):
     seeds = len(asymmetric)
     row = only(compare(rows([0.50, 0.51, 0.50, 0.51, 0.50][:seeds], asymmetric)))
-    assert verdict_of(row) == verdict
+    assert decision(row).reason == reason
     assert words in sentence(row)
     assert f"{seeds} seeds" in sentence(row)
     assert f"{row['points_low']:+.1f} to {row['points_high']:+.1f}" in sentence(row)
@@ -187,8 +188,8 @@ def test_a_clear_verdict_is_a_p_below_five_percent():
     for shift in np.linspace(-0.1, 0.1, 21):
         plain = rng.normal(0.5, 0.02, 6)
         row = only(compare(rows(plain, plain + shift + rng.normal(0, 0.03, 6))))
-        assert (row["p"] < 0.05) == (verdict_of(row) in ("helps", "hurts"))
-        seen.add(verdict_of(row))
+        assert (row["p"] < 0.05) == (decision(row).verdict in ("helps", "hurts"))
+        seen.add(decision(row).verdict)
     assert seen == {"helps", "hurts", "inconclusive"}
 
 

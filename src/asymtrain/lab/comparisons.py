@@ -14,7 +14,7 @@ import pandas as pd
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.intervals import cut
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
-from asymtrain.lab.statistics import FEWEST, Verdict, bonferroni, cohen_d_z, decide, holm, t_interval
+from asymtrain.lab.statistics import FEWEST, Decision, bonferroni, cohen_d_z, decide, holm, t_interval
 from asymtrain.lab.statistics.estimates import DIFFERENCES
 from asymtrain.models import display_name
 
@@ -123,8 +123,8 @@ def labels(comparison: pd.DataFrame) -> list[str]:
     ]
 
 
-def verdict_of(row: Mapping[str, Any]) -> Verdict:
-    """The verdict on a row of `compare`: an effect is clear when its interval excludes 0, from 5 seeds on."""
+def decision(row: Mapping[str, Any]) -> Decision:
+    """The verdict on a row of `compare`, and why: an effect is clear when its interval excludes 0, from 5 seeds on."""
     return decide(row["points"], row["points_low"], row["points_high"], row["n"])
 
 
@@ -139,9 +139,10 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
     elif row["p"] is None:
         text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
+        result = decision(row)
         ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
-        few = f"; an effect is called from {FEWEST} seeds on" if n < FEWEST else ""
-        text = f"{name}: {verdict_of(row)}, {points} ({ends}){few}."
+        few = f"; an effect is called from {FEWEST} seeds on" if result.reason == "few seeds" else ""
+        text = f"{name}: {result.verdict}, {points} ({ends}){few}."
     count = "count" if row["plain_diverged"] + row["asymmetric_diverged"] > 1 else "counts"
     text += _runs(row, "diverged", f"diverged and {count} with chance accuracy")
     return text + _runs(row, "at_chance", "stayed at chance accuracy")

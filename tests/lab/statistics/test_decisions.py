@@ -7,32 +7,33 @@ import pytest
 from asymtrain.lab.statistics import FEWEST, LEVEL, VERDICTS, colour_of, decide, direction, is_within
 
 CASES = [  # estimate, low, high, n, further arguments, verdict, reason
-    (1.0, 0.1, 2.0, 5, {}, "helps"),
-    (-1.0, -2.0, -0.1, 5, {}, "hurts"),
-    (1.0, 0.0, 2.0, 5, {}, "inconclusive"),
-    (-1.0, -2.0, 0.0, 5, {}, "inconclusive"),
-    (1.0, 0.1, 2.0, 4, {}, "inconclusive"),
-    (1.0, 0.1, 2.0, 4, {"fewest": 4}, "helps"),
-    (1.0, None, None, 1, {}, "inconclusive"),
-    (1.0, None, None, 5, {}, "inconclusive"),
-    (0.0, -0.4, 0.4, 5, {"margin": 0.5}, "no meaningful difference"),
-    (0.1, -0.4, 0.5, 5, {"margin": 0.5}, "harmless"),
-    (0.0, -0.5, 0.4, 5, {"margin": 0.5}, "inconclusive"),
-    (0.2, 0.1, 0.3, 5, {"margin": 0.5}, "helps"),  # an effect may be smaller than the margin
-    (0.2, None, None, 5, {"margin": 0.5}, "no meaningful difference"),
-    (0.5, None, None, 5, {"margin": 0.5}, "harmless"),
-    (-0.5, None, None, 5, {"margin": 0.5}, "inconclusive"),
-    (1.0, -0.1, 2.0, 5, {"p": 0.049}, "helps"),  # a p of the caller decides, not the interval
-    (-1.0, -2.0, 0.1, 5, {"p": 0.049}, "hurts"),
-    (1.0, 0.1, 2.0, 5, {"p": LEVEL}, "inconclusive"),
-    (1.0, 0.1, 2.0, 5, {"p": LEVEL, "margin": 0.5}, "harmless"),
-    (1.0, 0.1, 2.0, 4, {"p": 0.001, "margin": 0.5}, "inconclusive"),
+    (1.0, 0.1, 2.0, 5, {}, "helps", "clear"),
+    (-1.0, -2.0, -0.1, 5, {}, "hurts", "clear"),
+    (1.0, 0.0, 2.0, 5, {}, "inconclusive", "wide"),
+    (-1.0, -2.0, 0.0, 5, {}, "inconclusive", "wide"),
+    (1.0, 0.1, 2.0, 4, {}, "inconclusive", "few seeds"),
+    (1.0, 0.1, 2.0, 4, {"fewest": 4}, "helps", "clear"),
+    (1.0, None, None, 1, {}, "inconclusive", "single seed"),
+    (1.0, None, None, 5, {}, "inconclusive", "no spread"),
+    (0.0, -0.4, 0.4, 5, {"margin": 0.5}, "no meaningful difference", "margin"),
+    (0.1, -0.4, 0.5, 5, {"margin": 0.5}, "harmless", "margin"),
+    (0.0, -0.5, 0.4, 5, {"margin": 0.5}, "inconclusive", "wide"),
+    (0.2, 0.1, 0.3, 5, {"margin": 0.5}, "helps", "clear"),  # an effect may be smaller than the margin
+    (0.2, None, None, 5, {"margin": 0.5}, "no meaningful difference", "margin"),
+    (0.5, None, None, 5, {"margin": 0.5}, "harmless", "margin"),
+    (-0.5, None, None, 5, {"margin": 0.5}, "inconclusive", "wide"),
+    (1.0, -0.1, 2.0, 5, {"p": 0.049}, "helps", "clear"),  # a p of the caller decides, not the interval
+    (-1.0, -2.0, 0.1, 5, {"p": 0.049}, "hurts", "clear"),
+    (1.0, 0.1, 2.0, 5, {"p": LEVEL}, "inconclusive", "wide"),
+    (1.0, 0.1, 2.0, 5, {"p": LEVEL, "margin": 0.5}, "harmless", "margin"),
+    (1.0, 0.1, 2.0, 4, {"p": 0.001, "margin": 0.5}, "inconclusive", "few seeds"),
 ]
 
 
-@pytest.mark.parametrize(("estimate", "low", "high", "n", "more", "verdict"), CASES)
-def test_each_limit_of_the_rule(estimate, low, high, n, more, verdict):
-    assert decide(estimate, low, high, n, **more) == verdict
+@pytest.mark.parametrize(("estimate", "low", "high", "n", "more", "verdict", "reason"), CASES)
+def test_each_limit_of_the_rule(estimate, low, high, n, more, verdict, reason):
+    found = decide(estimate, low, high, n, **more)
+    assert (found.verdict, found.reason) == (verdict, reason)
     assert verdict in VERDICTS
 
 

@@ -95,4 +95,4 @@ def test_how_many_values_decide():
     n = values_to_decide(0.1, 1.0, 1.0)
     assert half_width(n) + 0.1 < 1 <= half_width(n - 1) + 0.1
     assert values_to_decide(1.0, 1e9, 0.5) is None
-    assert decide(2.0, 2 - half_width(9), 2 + half_width(9), 9, margin=1.0) == "helps"
+    assert decide(2.0, 2 - half_width(9), 2 + half_width(9), 9, margin=1.0).verdict == "helps"

@@ -44,7 +44,7 @@ def summarise(runs: Iterable[Run]) -> Summary:
     pairs, by = compared.paired(tested)
     table = compared.compare(tested, by)
     comparisons = [
-        {"label": label, **row, "verdict": compared.verdict_of(row), "sentence": compared.sentence(row, label)}
+        {"label": label, **row, "verdict": compared.decision(row).verdict, "sentence": compared.sentence(row, label)}
         for label, row in zip(compared.labels(table), records(table), strict=True)
     ]
     groups = [group for _, group in pairs.groupby(by, sort=False, dropna=False)] if len(pairs) else []

@@ -9,6 +9,7 @@ from asymtrain.lab.statistics.decisions import (
     FEWEST,
     LEVEL,
     VERDICTS,
+    Decision,
     Verdict,
     colour_of,
     decide,
@@ -28,7 +29,7 @@ from asymtrain.lab.statistics.intervals import Interval, equivalence_p, t_interv
 from asymtrain.lab.statistics.sequential import half_width, sequential_interval, values_to_decide
 
 __all__ = [
-    "FEWEST", "LEVEL", "VERDICTS", "Interval", "Verdict", "bonferroni", "bootstrap_images",
+    "FEWEST", "LEVEL", "VERDICTS", "Decision", "Interval", "Verdict", "bonferroni", "bootstrap_images",
     "bootstrap_seeds", "cohen_d_av", "cohen_d_z", "colour_of", "decide", "direction", "equivalence_p",
     "half_width", "holm", "is_within", "minimum_detectable_d", "minimum_detectable_improvement",
     "sequential_interval", "size_word", "t_interval", "unpack_answers", "values_to_decide", "wilcoxon_p",

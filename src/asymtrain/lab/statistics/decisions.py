@@ -5,6 +5,7 @@ the caller: the number of seeds, the correction of p, and the margin. docs/gloss
 as a table. The paper's claims have words of their own, by the same `direction` and `is_within`.
 """
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Verdict = Literal[
@@ -17,9 +18,18 @@ Verdict = Literal[
     "inconclusive",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Reason = Literal["clear", "margin", "wide", "single seed", "few seeds", "no spread"]
 FEWEST = 5  # seeds for an effect: an interval of fewer depends on the unknown shape of the distribution
 LEVEL = 0.05  # of p
 COLOURS = {"helps": "good", "hurts": "bad"}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict and its reason."""
+
+    verdict: Verdict
+    reason: Reason
 
 
 def decide(
@@ -31,25 +41,27 @@ def decide(
     p: float | None = None,
     fewest: int = FEWEST,
     margin: float | None = None,
-) -> Verdict:
+) -> Decision:
     """The verdict on a mean difference over `n` pairs and its interval, which is None without spread.
 
     With `p`, which a caller corrects for a family of tests, p says whether there is an effect, in place of the
     interval. Without spread there is no test, and with a margin the difference alone is held beside it.
     """
     if n < fewest:
-        return "inconclusive"
+        return Decision("inconclusive", "single seed" if n == 1 else "few seeds")
     if low is None or high is None:
         if margin is None:
-            return "inconclusive"
+            return Decision("inconclusive", "no spread")
         low, high, effect = estimate, estimate, False
     else:
         effect = direction(low, high) != 0 if p is None else p < LEVEL
     if effect:
-        return "helps" if estimate > 0 else "hurts"
+        return Decision("helps" if estimate > 0 else "hurts", "clear")
     if margin is not None and is_within(low, high, margin):
-        return "no meaningful difference"
-    return "harmless" if margin is not None and low > -margin else "inconclusive"
+        return Decision("no meaningful difference", "margin")
+    if margin is not None and low > -margin:
+        return Decision("harmless", "margin")
+    return Decision("inconclusive", "wide")
 
 
 def direction(low: float, high: float) -> int:

@@ -75,7 +75,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
         return Ruling(likely, "no spread", "every pair had the same difference, without a spread to judge it by")
     if ends is None and n < RULE.most_pairs:
         return Ruling("inconclusive", "no spread", "every pair had the same accuracy with branches and without so far")
-    verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin)
+    verdict = decide(points, low, high, n, fewest=LEAST, margin=RULE.margin).verdict
     if verdict in _AFTER_FEW_EPOCHS and epochs < RULE.least_share * all_epochs:
         return Ruling(_AFTER_FEW_EPOCHS[verdict], "short", f"less than half of {all_epochs} epochs were trained")
     if verdict in ("helps", "hurts"):

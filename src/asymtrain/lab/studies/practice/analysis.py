@@ -128,7 +128,7 @@ class ArmEffect:
     @property
     def verdict(self) -> Verdict:
         estimate, low, high, n = (self.row[name] for name in ("points", "points_low", "points_high", "n"))
-        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.seeds_needed, margin=MARGIN)
+        return decide(estimate, low, high, n, p=self.p_holm, fewest=self.seeds_needed, margin=MARGIN).verdict
 
 
 @dataclass(frozen=True)
