@@ -375,3 +375,57 @@ def test_a_compiled_model_has_a_ratio() -> None:
     main = F.cross_entropy(model(x), targets())
     of_main, of_branches = norms(model, main, mean_loss(branches))
     assert branches.strength == pytest.approx(0.25 * of_main / of_branches, rel=1e-5)
+
+
+class Tower(nn.Module):
+    """Twelve residual blocks of an MLP."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Linear(32, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(12)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def pull(objective: str = "sigmoid", classes: int = 10, layers: int = 4, width: int = 64, steps: int = 0) -> float:
+    """|gradient of the branches| / |gradient of the main loss| at strength 1, after so many steps at 0.5."""
+    torch.manual_seed(0)
+    model = Tower(width, classes)
+    drawn = torch.Generator().manual_seed(1)
+    prototypes = torch.randn(classes, 32, generator=drawn)
+    y = torch.randint(0, classes, (max(steps, 1) * 128,), generator=drawn)
+    x = prototypes[y] + torch.randn(len(y), 32, generator=drawn)
+    at = [12 * (k + 1) // layers - 1 for k in range(layers)]
+    branches = attach(model, x[:4], classes, at=at, objective=objective, strength=1, layout="BD")
+    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=1e-3)
+    for part in torch.arange(steps * 128).split(128):
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x[part]), y[part]) + 0.5 * branches.loss(y[part])).backward()
+        optimizer.step()
+    x, y = x[:128], y[:128]
+    of_main, of_branches = norms(model, F.cross_entropy(model(x), y), branches.loss(y))
+    return of_branches / of_main
+
+
+@pytest.mark.parametrize("steps", [0, 16])
+def test_one_strength_pulls_alike(steps: int) -> None:
+    """Within a factor of 2 for both objectives, for widths, and from 4 to 12 layers."""
+    base = pull(steps=steps)
+    for other in ({"objective": "softmax"}, {"width": 128}, {"layers": 12}):
+        assert 0.5 < pull(steps=steps, **other) / base < 2, other
+    assert 0.9 < pull("softmax", steps=steps) / base < 1.1
+
+
+def test_more_classes_than_features_weaken_new_branches() -> None:
+    """Their rows are orthogonal, and of a smaller norm where there are more of them than features."""
+    assert 0.5 < pull(classes=40) / pull(classes=10) < 2
+    assert pull(classes=1000) / pull(classes=10) == pytest.approx(math.sqrt(64 / 1000), rel=0.5)

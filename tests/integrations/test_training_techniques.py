@@ -1,4 +1,4 @@
-"""What a loop of one's own combines branches with: LoRA, mixed precision, accumulation and checkpointing."""
+"""What a loop of one's own combines branches with: LoRA, mixed precision, accumulation, checkpointing, resuming."""
 
 import copy
 
@@ -126,6 +126,24 @@ def test_an_overflow_skips_the_step_of_model_and_branches():
     assert_same_bits(model, before[0])
     for name, value in branches.named_parameters():
         assert torch.equal(value, dict(before[1].named_parameters())[name])
+
+
+def test_training_resumes_from_three_state_dicts(tmp_path):
+    whole = seeded(Net)
+    branches = branches_on(whole)
+    optimizer = optimizer_of(whole, branches)
+    train(whole, branches, optimizer, batches()[:3])
+    torch.save([part.state_dict() for part in (whole, branches, optimizer)], tmp_path / "half.pt")
+    train(whole, branches, optimizer, batches()[3:])
+
+    resumed = seeded(Net, seed=5)
+    added = branches_on(resumed)
+    again = optimizer_of(resumed, added)
+    for part, state in zip((resumed, added, again), torch.load(tmp_path / "half.pt"), strict=True):
+        part.load_state_dict(state)
+    train(resumed, added, again, batches()[3:])
+    assert_same_bits(resumed, whole)
+    assert_same_bits(added, branches)
 
 
 def test_peft_with_the_trainer_of_hugging_face(tmp_path):

@@ -419,6 +419,27 @@ def test_a_targets_function_may_take_its_entry_out_of_the_inputs(tmp_path):
     assert added.branches.stripped
 
 
+class Look(TrainerCallback):
+    """Predicts after each step, and evaluates."""
+
+    trainer = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.predict([{"x": x, "labels": y} for x, y in zip(*examples(1), strict=True)])
+
+
+def test_predictions_between_the_steps_change_nothing(tmp_path):
+    model, alone = seeded(Counting), seeded(Counting)
+    settings = {"gradient_accumulation_steps": 2, "max_steps": 4}
+    trainer, _ = trainer_of(model, tmp_path, settings)
+    look = Look()
+    look.trainer = trainer
+    trainer.add_callback(look)
+    trainer.train()
+    trainer_of(alone, tmp_path, settings)[0].train()
+    assert_same_bits(model, alone)
+
+
 def test_gradient_checkpointing_trains_the_same(tmp_path):
     nets = []
     for checkpointing in (False, True):
