@@ -168,7 +168,9 @@ def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize(
-    "options", [{}, {"output": lambda output: output * 1}, {"pool": lambda output: output}], ids=str
+    "options",
+    [{}, {"output": lambda output: output * 1}, {"pool": lambda output: output}],
+    ids=["as it is", "output", "pool"],
 )
 def test_branches_see_what_was_there_before_an_operation_in_place(
     mode: type[torch.no_grad], options: dict[str, object]
