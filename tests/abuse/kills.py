@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot  # noqa: F401  (before the forks)
-from executor_examples import DATA, bare, examples, parent_of, processes
+from executor_examples import bare, examples, parent_of, processes
 from store_examples import example_run, example_spec
 
 import asymtrain.lab.cli.app
@@ -54,7 +54,7 @@ TINY = Scale(
     seeds=(1, 2),
     fields={"epochs": 12, "batch": 16, "test": "every"},
     archs={arch: {"arch_options": options} for arch, options in SMALL.items()},
-    datasets={"shapes": {"dataset_options": DATA}},
+    datasets={"shapes": {"dataset_options": {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}}},
 )
 
 
