@@ -7,7 +7,7 @@ import torch
 
 from asymtrain import UsageError, attach, sigmoid_loss, softmax_loss
 from asymtrain.branches import Linear
-from asymtrain.objectives import OBJECTIVES, Mse, Objective, check_targets, find_objective, prior_bias
+from asymtrain.objectives import OBJECTIVES, Mse, RowObjective, check_targets, find_objective, prior_bias
 
 B, C = 7, 5
 
@@ -162,7 +162,9 @@ def test_values_that_are_no_shares_are_refused(loss, value):
         loss(torch.zeros(2, 3), targets)
 
 
-BY_ROWS = [name for name, objective in OBJECTIVES.items() if objective.by_row and not objective.needs_model]
+BY_ROWS = [
+    name for name, objective in OBJECTIVES.items() if issubclass(objective, RowObjective) and not objective.needs_model
+]
 
 
 @pytest.mark.parametrize("name", BY_ROWS)
@@ -216,7 +218,7 @@ def test_a_share_of_one_half_counts_as_yes(name):
 def test_an_objective_is_one_entry_for_branches_too(monkeypatch):
     """A squared hinge, which nobody has thought of; `test_engine_objectives.py` trains it in the lab."""
 
-    class Hinge(Objective):
+    class Hinge(RowObjective):
         def rows(self, logits, targets):
             sign = 2 * (targets[..., None] == torch.arange(logits.shape[-1])).to(logits.dtype) - 1
             return (1 - sign * logits).relu().square().mean(-1)

@@ -15,6 +15,7 @@ R rows (samples or positions), C classes.
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
@@ -29,15 +30,14 @@ ClassReduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True)
-class Objective:
-    """One way to learn from targets. Another one is a subclass with `rows`, and an entry in `OBJECTIVES`.
+class Objective(ABC):
+    """One way to learn from targets. Another one is a subclass of `RowObjective`, and an entry in `OBJECTIVES`.
 
     Rows whose class index is `ignore_index` count for nothing.
     """
 
     shares: ClassVar[bool] = True  # whether values of targets are shares of classes, between 0 and 1
     competes: ClassVar[bool] = False  # whether classes compete: then the loss of one class alone is always 0
-    by_row: ClassVar[bool] = True  # whether the loss is a mean over rows
     needs_model: ClassVar[bool] = False  # whether it also learns from the model's own logits
     # The formula that branches use for class indices where they make loss and gradient at once (`branches/_fused.py`)
     formula: ClassVar[Literal["sigmoid", "softmax"] | None] = None
@@ -51,10 +51,7 @@ class Objective:
         if reduction not in get_args(ClassReduction):
             raise unknown_name("class_reduction", str(reduction), get_args(ClassReduction))
 
-    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Losses (...) of logits (..., C); targets, class indices or one value for each class, broadcast to them."""
-        raise NotImplementedError
-
+    @abstractmethod
     def losses(
         self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
     ) -> Tensor:
@@ -62,7 +59,6 @@ class Objective:
 
         `model_logits` (R, C), or with the leading axes of the logits, are given where `needs_model` is set.
         """
-        return _mean(self.rows(logits, targets), keep)
 
     def loss(
         self, logits: Tensor, targets: Tensor, *, mask: Tensor | None = None, model_logits: Tensor | None = None
@@ -101,8 +97,21 @@ class Objective:
         check_targets(logits, targets, self.ignore_index, shares=self.shares)
 
 
+class RowObjective(Objective):
+    """One whose loss is a mean over rows: runs train by these alone."""
+
+    @abstractmethod
+    def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Losses (...) of logits (..., C); targets, class indices or one value for each class, broadcast to them."""
+
+    def losses(
+        self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
+    ) -> Tensor:
+        return _mean(self.rows(logits, targets), keep)
+
+
 @dataclass(frozen=True)
-class Sigmoid(Objective):
+class Sigmoid(RowObjective):
     """Binary cross-entropy of each class by itself, summed over classes, or averaged as in the paper.
 
     Targets are class indices, or rows of shares: soft or multi-label targets.
@@ -121,7 +130,7 @@ class Sigmoid(Objective):
 
 
 @dataclass(frozen=True)
-class Softmax(Objective):
+class Softmax(RowObjective):
     """Cross-entropy over classes. Targets are class indices, or rows of probabilities."""
 
     competes: ClassVar[bool] = True
@@ -185,7 +194,7 @@ class Distill(Softmax):
 
 
 @dataclass(frozen=True)
-class Mse(Objective):
+class Mse(RowObjective):
     """Squared error of `outputs` quantities; with classes= given to `attach` instead, of one-hot classes."""
 
     shares: ClassVar[bool] = False
@@ -230,8 +239,6 @@ class Huber(Mse):
 @dataclass(frozen=True)
 class Dice(Objective):
     """1 - Dice of each class over all rows; class indices exclude each other (softmax), values do not (sigmoid)."""
-
-    by_row: ClassVar[bool] = False
 
     class_reduction: ClassReduction = "mean"
 

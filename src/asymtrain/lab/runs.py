@@ -235,9 +235,9 @@ _BELOW_ONE = ("label_smoothing", "averaging")
 def choices(field: str) -> tuple[str, ...]:
     """The values that a field of a run may have where they have names; empty for numbers and free texts."""
     if field == "objective":
-        from asymtrain.objectives import OBJECTIVES
+        from asymtrain.objectives import OBJECTIVES, RowObjective
 
-        return tuple(name for name, objective in OBJECTIVES.items() if objective.by_row)
+        return tuple(name for name, objective in OBJECTIVES.items() if issubclass(objective, RowObjective))
     return _LITERALS.get(field, ())
 
 

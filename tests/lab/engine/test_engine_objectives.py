@@ -11,11 +11,11 @@ from asymtrain import UsageError, objectives
 from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import prior_bias, run_data
 from asymtrain.lab.runs import choices
-from asymtrain.objectives import Objective
+from asymtrain.objectives import RowObjective
 
 
 @dataclasses.dataclass(frozen=True)
-class Hinge(Objective):
+class Hinge(RowObjective):
     """One-against-all squared hinge: another objective, which nobody has thought of."""
 
     class_reduction: str = "mean"

@@ -12,6 +12,7 @@ from asymtrain.lab.cli.loading import HELP, CommandGroup, announced_interrupts, 
 from asymtrain.lab.cli.screen import shown_warnings
 from asymtrain.lab.functions import only_typed
 from asymtrain.lab.studies import STUDIES, load_study
+from asymtrain.lab.studies.study import Study
 from asymtrain.version import VERSION
 
 
@@ -22,8 +23,9 @@ def load_command(name: str) -> Any:
     A study has the commands of studies.py, or those of a file of its own.
     """
     with loading():
-        if name in STUDIES and not load_study(name).has_own_commands:
-            command = import_module("asymtrain.lab.cli.studies").study_group(name)
+        study = load_study(name) if name in STUDIES else None
+        if isinstance(study, Study):
+            command = import_module("asymtrain.lab.cli.studies").study_group(study)
         else:
             command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
     return get_group(command) if isinstance(command, typer.Typer) else single_command(name, command)

@@ -1,6 +1,6 @@
 """`asymtrain STUDY list | run | next | show`: the commands of every study in `lab.studies.STUDIES`.
 
-A study with commands of its own (`Study.has_own_commands`) makes them of the same parts:
+A study with commands of its own (`StudyOfBlocks`) makes them of the same parts:
 `list_blocks`, `do_next`, `train`.
 """
 
@@ -26,7 +26,6 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import end, show_blocks, show_page, show_rest
-from asymtrain.lab.studies import load_study
 from asymtrain.lab.terminal import progress_display, stderr, stdout
 from asymtrain.lab.texts import counted
 
@@ -34,7 +33,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.studies.frame import Done, Left
     from asymtrain.lab.studies.snapshot import Snapshot
-    from asymtrain.lab.studies.study import Block, Study
+    from asymtrain.lab.studies.study import Block, Study, StudyOfBlocks
 
 QUICK = typer.Option("--quick", help="Tiny runs on shapes, to try the commands: no part of the study.")
 
@@ -47,12 +46,14 @@ class View:
     opening: "Callable[[Snapshot], Sequence[str]]" = lambda snapshot: ()
 
 
-def offered_blocks(study: "Study") -> Callable[[str], list[str]]:
+def offered_blocks(study: "StudyOfBlocks") -> Callable[[str], list[str]]:
     """For a shell's completion."""
     return lambda incomplete: [name for name in study.blocks if name.startswith(incomplete)]
 
 
-def list_blocks(study: "Study", scope: Any, output: OutputOptions, device: str | None, *, for_gpu: bool) -> None:
+def list_blocks(
+    study: "StudyOfBlocks", scope: Any, output: OutputOptions, device: str | None, *, for_gpu: bool
+) -> None:
     """`for_gpu`: are they meant for a GPU?"""
     with loading():
         from asymtrain.lab.studies.frame import listing
@@ -63,7 +64,7 @@ def list_blocks(study: "Study", scope: Any, output: OutputOptions, device: str |
 
 def do_next(
     context: typer.Context,
-    study: "Study",
+    study: "StudyOfBlocks",
     scope: Any,
     block: "Block | None",
     training: ExecutorOptions,
@@ -95,7 +96,7 @@ def do_next(
 
 def train(
     context: typer.Context,
-    study: "Study",
+    study: "StudyOfBlocks",
     block: "Block",
     scope: Any,
     training: ExecutorOptions,
@@ -147,9 +148,9 @@ def train(
     return done
 
 
-def study_group(name: str) -> typer.Typer:
+def study_group(study: "Study") -> typer.Typer:
     """The usual commands of a study."""
-    study = load_study(name)
+    name = study.name
     group = command_group(name, line=study.__doc__ or "")
     # The option for the files that the study's page reads; none where it reads none.
     file_options = [

@@ -28,7 +28,7 @@ from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.engine.setup import Network, branch_modules
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Outputs, Parameters
-from asymtrain.objectives import Objective, find_objective
+from asymtrain.objectives import Objective, RowObjective, find_objective
 
 MAIN = find_objective("softmax")  # the loss of the network itself
 _STREAMS = 10  # at most
@@ -206,6 +206,7 @@ def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) ->
         # Each row by itself: the loss over one row is that row's.
         own = own[:, :, None, None, None]
         return objective.losses(logits.unsqueeze(-2), targets[:, :, None, None, None], None, own)
+    assert isinstance(objective, RowObjective)  # see `runs.choices`
     return objective.rows(logits, targets[:, :, None, None])
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asymtrain.lab.studies.study import Study
+    from asymtrain.lab.studies.study import StudyOfBlocks
 
 STUDIES: dict[str, str] = {
     "paper": "asymtrain.lab.studies.paper",
@@ -24,7 +24,7 @@ STUDIES: dict[str, str] = {
 """Modules with a `STUDY`, by the name of their command."""
 
 
-def load_study(name: str) -> "Study":
+def load_study(name: str) -> "StudyOfBlocks":
     """Loads nothing heavy: help does not wait for torch or numpy."""
-    study: Study = import_module(STUDIES[name]).STUDY
+    study: StudyOfBlocks = import_module(STUDIES[name]).STUDY
     return study

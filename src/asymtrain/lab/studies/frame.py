@@ -16,7 +16,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.report.table import duration
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.snapshot import Snapshot, read_store
-from asymtrain.lab.studies.study import Block, Needs, Study
+from asymtrain.lab.studies.study import Block, Needs, StudyOfBlocks
 from asymtrain.lab.studies.timing import START, estimate, has_rates
 from asymtrain.lab.texts import counted
 
@@ -89,7 +89,7 @@ def missing_of(needs: Needs, snapshot: Snapshot) -> Left:
     )
 
 
-def missing(study: Study, parts: Iterable[Any], scope: Any, snapshot: Snapshot) -> Left:
+def missing(study: StudyOfBlocks, parts: Iterable[Any], scope: Any, snapshot: Snapshot) -> Left:
     """What the store does not hold of these parts of blocks."""
     return missing_of(joined(study.needs(part, scope, snapshot) for part in parts), snapshot)
 
@@ -97,7 +97,7 @@ def missing(study: Study, parts: Iterable[Any], scope: Any, snapshot: Snapshot) 
 # Blocks
 
 
-def get_block(study: Study, *names: str) -> Block:
+def get_block(study: StudyOfBlocks, *names: str) -> Block:
     """The block of this name; of several names, one that holds them all, in this order."""
     for name in names:
         if name not in study.blocks:
@@ -110,7 +110,7 @@ def get_block(study: Study, *names: str) -> Block:
     return Block(", ".join(block.name for block in (first, *others)), titles, tuple(parts))
 
 
-def first_unfinished(study: Study, scope: Any, snapshot: Snapshot) -> Block | None:
+def first_unfinished(study: StudyOfBlocks, scope: Any, snapshot: Snapshot) -> Block | None:
     unfinished = (
         block
         for block in study.blocks.values()
@@ -119,7 +119,7 @@ def first_unfinished(study: Study, scope: Any, snapshot: Snapshot) -> Block | No
     return next(unfinished, None)
 
 
-def listing(study: Study, scope: Any, snapshot: Snapshot, workers: Workers) -> list[dict[str, Any]]:
+def listing(study: StudyOfBlocks, scope: Any, snapshot: Snapshot, workers: Workers) -> list[dict[str, Any]]:
     """Each block: how far it is, how long its runs took and the rest takes, and the command that does it."""
     rows, counted_ids = list[dict[str, Any]](), set[str]()  # a run that several blocks need is counted in the first
     for block in study.blocks.values():
@@ -150,7 +150,9 @@ def listing(study: Study, scope: Any, snapshot: Snapshot, workers: Workers) -> l
 # Time
 
 
-def seconds_left(study: Study, scope: Any, left: Left, snapshot: Snapshot, workers: Workers) -> tuple[float, str]:
+def seconds_left(
+    study: StudyOfBlocks, scope: Any, left: Left, snapshot: Snapshot, workers: Workers
+) -> tuple[float, str]:
     """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
     small, specs = study.is_small(scope), left.to_train
     runs = estimate(specs, snapshot, *workers, small)
@@ -161,7 +163,7 @@ def seconds_left(study: Study, scope: Any, left: Left, snapshot: Snapshot, worke
     return seconds, runs.basis if specs else "by a rule of thumb"
 
 
-def plan_sentence(study: Study, scope: Any, left: Left, snapshot: Snapshot, workers: Workers) -> str:
+def plan_sentence(study: StudyOfBlocks, scope: Any, left: Left, snapshot: Snapshot, workers: Workers) -> str:
     if left.is_empty:
         return "Nothing is missing."
     later = f", up to {left.later} more once earlier ones have chosen" if left.later else ""
@@ -177,7 +179,7 @@ def plan_sentence(study: Study, scope: Any, left: Left, snapshot: Snapshot, work
 # Training
 
 
-def check_ready(study: Study, name: str, parts: Sequence[Any], left: Left, data_root: Path | None) -> None:
+def check_ready(study: StudyOfBlocks, name: str, parts: Sequence[Any], left: Left, data_root: Path | None) -> None:
     """Refuse parts that wait for others, or whose data cannot be read, before anything is trained.
 
     What waits for a search needs the search's data.
@@ -206,7 +208,7 @@ class Done:
 
 
 def run_parts(
-    study: Study,
+    study: StudyOfBlocks,
     parts: Sequence[Any],
     scope: Any,
     store: Path,

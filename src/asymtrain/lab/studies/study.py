@@ -57,8 +57,8 @@ class Block:
         return dataclasses.replace(scope, **self.changes) if self.changes else scope
 
 
-class Study(ABC):
-    """A study. Its docstring is the help of its command."""
+class StudyOfBlocks(ABC):
+    """A study whose commands are in a file of its name in lab/cli. Its docstring is their help."""
 
     name: ClassVar[str]  # of its command, its page and its folder
     blocks_are: ClassVar[str] = "block"  # in the error about an unknown one
@@ -66,7 +66,6 @@ class Study(ABC):
     file_option: ClassVar[tuple[str, str] | None] = None  # of `show`: files that its page also reads, and their help
     measures: ClassVar[bool] = False  # does it measure states, beside training?
     run_block: ClassVar[str] = "run"  # the words of the command that does a block
-    has_own_commands: ClassVar[bool] = False  # in a file of its name in lab/cli; else it has the usual ones
 
     @property
     @abstractmethod
@@ -81,10 +80,6 @@ class Study(ABC):
         """What a part of a block needs, by how large the study is and by what the store holds."""
         needs: Needs = part.needs(scope, snapshot)
         return needs
-
-    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:
-        """What the stored runs say, of a study with the usual commands: tables with `detail` are not printed."""
-        raise NotImplementedError
 
     def row(self, block: Block) -> dict[str, Any]:
         """What else the list of blocks has as JSON."""
@@ -108,3 +103,11 @@ class Study(ABC):
         self, measurements: Sequence[Any], snapshot: "Snapshot", device: str, workers: int, *, small: bool
     ) -> float:
         return 0.0
+
+
+class Study(StudyOfBlocks):
+    """One with the usual commands: `list`, `run`, `next`, and `show`, which writes its page."""
+
+    @abstractmethod
+    def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:
+        """What the stored runs say: tables with `detail` are not printed."""

@@ -19,14 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asymtrain.lab.studies.study import Block, Study
+from asymtrain.lab.studies.study import Block, StudyOfBlocks
 
 if TYPE_CHECKING:
     from asymtrain.lab.studies.paper.study import Scope
     from asymtrain.lab.studies.snapshot import Snapshot
 
 
-class Paper(Study):
+class Paper(StudyOfBlocks):
     """Reproduce the paper: its tables and figures as recipes, beside its own numbers."""
 
     name = "paper"
@@ -34,7 +34,6 @@ class Paper(Study):
     in_results = "*200-epochs*"
     measures = True
     run_block = "next --block"
-    has_own_commands = True
 
     @property
     def blocks(self) -> Mapping[str, Block]:
