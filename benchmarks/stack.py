@@ -16,6 +16,8 @@ compilation, no measured step. All columns train the same specs in the same prec
 - expert: one run; on a GPU compiled, the whole step in one CUDA graph. On a CPU the plain loop is the fastest there is.
 - vmap: an ensemble by `torch.func.vmap`, summed over its runs; on a GPU compiled and captured where that works.
 - engine: summed over the runs of a stack; on a CPU over a process for each core, as the local executor runs it.
+- strong: the engine again, by the recipe `strong` in place of flips and shifts; only where it is named. The table has
+  its ratio to the engine.
 
 Then the engine's ratio to the expert's loop, its model TFLOP/s and its share of what the device reaches in a large
 matrix product and in a large copy; and the ceiling, the rate at which the larger of these two shares would be 100%. On
@@ -41,6 +43,7 @@ from typing import Any
 import torch
 
 from asymtrain.lab.machine import cores
+from asymtrain.lab.recipes import recipe_fields
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.runs import grid
@@ -60,8 +63,9 @@ from common import (
 )
 from loops import Ensemble, Loop
 
-COLUMNS = ("plain", "expert", "vmap", "engine")
+COLUMNS = ("plain", "expert", "vmap", "engine", "strong")
 RECIPE = {"augmentation": "flip_shift"}
+OF_ENGINE = {"engine": RECIPE, "strong": recipe_fields("strong", 1, {})}
 CPU_ROUNDS = 3
 NAN = float("nan")
 Measured = dict[str, Any]  # what is measured of one column: `rate`, and more
@@ -72,7 +76,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--arch", nargs="+", default=list(BACKBONES))
-    options.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
+    options.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS[:4]))
     options.add_argument("--precision", help="of all columns: fp32 (on a CPU), tf32 or bf16 (on a GPU)")
     options.add_argument("--runs", type=int, help="runs in the engine's stack, and in vmap's ensemble")
     options.add_argument("--seconds", type=float, default=SECONDS, help="of timed work for each figure")
@@ -136,15 +140,16 @@ def show(rows: list[Row]) -> None:
     """Print the table."""
     width = max(len(row["arch"]) for row in rows)
     print(f"{'':{width}} {'plain loop':>12} {'expert':>10} {'vmap':>11} {'engine':>13} {'runs':>5} {'of expert':>9}"
-          f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8} {'ceiling':>13}")  # fmt: skip
+          f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8} {'ceiling':>13} {'strong':>11}")  # fmt: skip
     for row in rows:
-        numbers = {name: NAN if value is None else value for name, value in row.items()}
+        numbers = {"strong": NAN, **{name: NAN if value is None else value for name, value in row.items()}}
         flops, of_product, of_copy, ceiling = (
             numbers.get(name, NAN) for name in ("flops", "of_product", "of_copy", "ceiling")
         )
         line = (f"{row['arch']:{width}} {numbers['plain']:12,.0f} {numbers['expert']:10,.0f} {numbers['vmap']:11,.0f}"
                 f" {numbers['engine']:13,.0f} {row['runs']:5} {numbers['engine'] / numbers['expert']:8.2f}x"
-                f" {flops / 1e12:8.2f} {of_product:10.1%} {of_copy:8.1%} {ceiling:13,.0f}")  # fmt: skip
+                f" {flops / 1e12:8.2f} {of_product:10.1%} {of_copy:8.1%} {ceiling:13,.0f}"
+                f" {numbers['strong'] / numbers['engine']:10.2f}x")  # fmt: skip
         for unknown in ("nan%", "nanx", "nan"):
             line = line.replace(unknown, "-".rjust(len(unknown)))
         print(line, flush=True)
@@ -172,8 +177,8 @@ class Prepared:
         begun = time.perf_counter()
         spec = bench_spec(arch, precision, **RECIPE)
         self.about: Measured = {}
-        if column == "engine":
-            stack, self.step = engine_step(arch, runs, precision, device, **RECIPE)
+        if column in OF_ENGINE:
+            stack, self.step = engine_step(arch, runs, precision, device, **OF_ENGINE[column])
             operations, moved = counts(stack, 2 if precision == "bf16" else 4)
             self.about = {"operations": operations, "bytes": moved}
         elif column == "vmap":
@@ -181,7 +186,7 @@ class Prepared:
             self.step, self.about = ensemble.step, {"form": ensemble.form}
         else:
             self.step = Loop(spec, synthetic(), device, expert=column == "expert" and device.type == "cuda").step
-        self.images = spec.batch * (runs if column in ("vmap", "engine") else 1)
+        self.images = spec.batch * (1 if column in ("plain", "expert") else runs)
         self.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -207,8 +212,8 @@ def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Measured]]:
         for _ in range(CPU_ROUNDS):
             for item, best in own.items():
                 figure = ready[item].measure(device, item[4])
-                if item[1] == "engine" and cores() > 1:
-                    figure["rate"] = rate_in_processes(arch, item[2], item[3], **RECIPE)
+                if item[1] in OF_ENGINE and cores() > 1:
+                    figure["rate"] = rate_in_processes(arch, item[2], item[3], **OF_ENGINE[item[1]])
                 if figure["rate"] > best["rate"]:
                     own[item] = figure
         for item, figure in own.items():
