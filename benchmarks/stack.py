@@ -47,6 +47,7 @@ from asymtrain.lab.recipes import recipe_fields
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.runs import grid
+from asymtrain.lab.studies.practice.protocol import NETWORKS
 from asymtrain.models import BACKBONES
 from common import (
     CLASSES,
@@ -68,6 +69,7 @@ RECIPE = {"augmentation": "flip_shift"}
 OF_ENGINE = {"engine": RECIPE, "strong": recipe_fields("strong", 1, {})}
 CPU_ROUNDS = 3
 NAN = float("nan")
+AXIS_END = 4.0  # of the figure
 Measured = dict[str, Any]  # what is measured of one column: `rate`, and more
 Row = dict[str, Any]  # of a model, as `--json` writes it
 
@@ -158,11 +160,15 @@ def show(rows: list[Row]) -> None:
 def figure_of(rows: list[Row]) -> Figure:
     """The engine as a multiple of the expert's loop, and as a share of the ceiling."""
     both = [row for row in rows if row["engine"] and row["expert"]]
-    multiples = tuple(Bar(row["arch"], row["engine"] / row["expert"]) for row in both)
-    shares = tuple(Bar(row["arch"], row["engine"] / row["ceiling"] if "ceiling" in row else None) for row in both)
+    multiples = [row["engine"] / row["expert"] for row in both]
+    shares = [row["engine"] / row["ceiling"] if "ceiling" in row else None for row in both]
+    # A model far beyond the axis is cut at its end, and has its multiple in its name.
+    names = [NETWORKS[row["arch"]].title if row["arch"] in NETWORKS else row["arch"] for row in both]
+    labels = [f"{name} ({one:.0f}x)" if one > AXIS_END else name for name, one in zip(names, multiples, strict=True)]
+    bars = [tuple(map(Bar, labels, values, values, values)) for values in (multiples, shares)]
     panels = (
-        Bars("images a second, of the expert's loop", "times", "asymmetric", multiples, marks=(1.0,)),
-        Bars("and of what products and copies alone allow", "share", "asymmetric", shares, ends=(0.0, 1.0)),
+        Bars("beside an expert's loop", "times", "asymmetric", bars[0], marks=(1.0,), ends=(0.0, AXIS_END)),
+        Bars("beside the ceiling", "share", "asymmetric", bars[1], ends=(0.0, 1.0)),
     )
     return Figure("engine", "The engine beside an expert's loop of one run, and beside the ceiling", panels, 2)
 
