@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -157,12 +157,25 @@ class Epoch(NamedTuple):  # a study has half a million of them: a frozen datacla
         return all(math.isfinite(value) for value in self if isinstance(value, float))
 
 
+class UnreadHistory(Sequence[Epoch]):
+    """The history of a stored run whose epochs were not read: how many there are, and the seconds of all."""
+
+    def __init__(self, epochs: int, seconds: float) -> None:
+        self.epochs, self.seconds = epochs, seconds
+
+    def __len__(self) -> int:
+        return self.epochs
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("the epochs of this run were not read from the store")
+
+
 @dataclass(frozen=True)
 class Run:
     """A spec and its result. A diverged run keeps the epochs before a value was not finite."""
 
     spec: RunSpec
-    history: tuple[Epoch, ...]
+    history: Sequence[Epoch]
     outcome: Literal["finished", "diverged"] = "finished"
     device: str = "cpu"
     path: str = "reference"  # which engine path trained it
@@ -178,7 +191,8 @@ class Run:
     @property
     def seconds(self) -> float:
         """Training time, evaluation included; what a GPU compiles before the first step is not."""
-        return math.fsum(epoch.seconds for epoch in self.history)
+        history = self.history
+        return history.seconds if isinstance(history, UnreadHistory) else math.fsum(epoch.seconds for epoch in history)
 
     @property
     def test_accuracy(self) -> float | None:

@@ -12,7 +12,7 @@ from asymtrain.lab import executors
 from asymtrain.lab.cli import paper
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions, study_sentence
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, checksums
 from asymtrain.lab.studies.paper import blocks
 from asymtrain.lab.studies.paper.blocks import BLOCKS
 from asymtrain.lab.studies.paper.claims import claims
@@ -70,6 +70,43 @@ def test_a_store_that_is_named_and_not_there_is_told(cli, command):
         "There is no store at typo.sqlite: nothing counts as done.\n"
     )
     assert cli("paper", command).err == ""
+
+
+@pytest.fixture
+def read_epochs(monkeypatch):
+    """The ids of the specs whose epochs are read from a store."""
+    read, history = set(), checksums.CONTENTS["history"]
+
+    def select(self, connection, condition, values=()):
+        groups = select_history(self, connection, condition, values)
+        read.update(key.spec_id for key in groups)
+        return groups
+
+    select_history = type(history).select
+    monkeypatch.setattr(type(history), "select", select)
+    return read
+
+
+def test_a_command_reads_the_epochs_that_it_needs(cli, read_epochs):
+    needed = {name: {spec.id for spec in specs_of(RECIPES[name], Scope(sizes=TINY))} for name in ("table3", "table13")}
+    with Store("some.sqlite") as store:
+        for spec in (*specs_of(RECIPES["table3"], Scope(sizes=TINY)), *specs_of(RECIPES["table13"], Scope(sizes=TINY))):
+            store.add(invent(spec))
+    for command in (["list"], ["blocks", "--scale", "quick"]):
+        listed = cli("paper", *command, "--store", "some.sqlite", "--json")
+        assert listed.code == 0, listed.err
+        assert read_epochs == needed["table13"]  # trials of searches: what is needed next depends on them
+        read_epochs.clear()
+    assert sum(row["runs_there"] for row in json.loads(listed.out)) > 0
+    assert cli("paper", "show", "table3", "--store", "some.sqlite").code == 0
+    assert needed["table3"] <= read_epochs
+    read_epochs.clear()
+    assert cli("paper", "show", "table13", "--store", "some.sqlite").code == 0
+    assert read_epochs == needed["table13"]
+
+
+def specs_of(recipe, study):
+    return recipe.needs(study, Snapshot()).specs
 
 
 def test_rates_of_another_precision_are_told(cli):

@@ -146,6 +146,30 @@ def test_damage_elsewhere_is_not_spoken_of(path):
         assert store.runs([SPECS[2].id]) == [example_run(SPECS[2])]  # warnings are errors here
 
 
+def test_epochs_that_are_not_asked_for_are_not_read_and_their_damage_is_named_by_who_reads_them(path):
+    change(path, CHANGES["a number"][0])
+    with Store(path, read_only=True) as store:
+        # Warnings are errors here: the damaged epochs were not looked at.
+        unread = [record.run for record in store.records(epochs_of=lambda spec: spec == SPECS[2])]
+        with pytest.warns(StoreWarning, match="history"):
+            whole = {run.spec: run for run in store.runs()}
+    assert len(unread) == len(SPECS) == len(whole) + 1
+    for run in unread:
+        known = whole.get(run.spec, example_run(run.spec))
+        assert (len(run.history), run.seconds, run.device) == (len(known.history), known.seconds, known.device)
+        if run.spec == SPECS[2]:
+            assert run == known
+        else:
+            with pytest.raises(AssertionError, match="were not read"):
+                assert run.test_accuracy is None
+
+
+def test_a_lost_epoch_is_named_where_epochs_are_not_read(path):
+    change(path, f"DELETE FROM epochs WHERE run_id = {RUN} AND epoch = 6")
+    with Store(path, read_only=True) as store, pytest.warns(StoreWarning, match="run of spec"):
+        assert len(store.records(epochs_of=lambda spec: False)) == len(SPECS) - 1
+
+
 def test_pages_of_another_store_do_not_pass(path, tmp_path):
     """Two stores of the same specs, whose pages lie in the same order."""
     ours, theirs = path.read_bytes(), fill(tmp_path / "other.sqlite", salt="other").read_bytes()

@@ -370,7 +370,7 @@ class OutputOptions:
         values = {name: getattr(self, name) for name in ("out", "store")}
         return [word for name, value in values.items() if value != defaults[name] for word in (f"--{name}", str(value))]
 
-    def read(self) -> "Snapshot":
+    def read(self, epochs_of: "Callable[[RunSpec], bool] | None" = None) -> "Snapshot":
         """What the store holds; a missing one is reported if it was named, since the name may be wrong."""
         from asymtrain.lab.store import store_exists
         from asymtrain.lab.studies.snapshot import read_store
@@ -378,7 +378,7 @@ class OutputOptions:
 
         if self.store is not None and not store_exists(self.store):
             stderr().print(f"There is no store at {self.store}: nothing counts as done.")
-        return read_store(self.store_path)
+        return read_store(self.store_path, epochs_of)
 
     def check(self) -> None:
         """Refuse a folder or a store that could not be written, and write nothing."""

@@ -221,7 +221,7 @@ def list_(
         from asymtrain.lab.studies.paper.recipe import of_archs
         from asymtrain.lab.studies.paper.recipes import RECIPES
     study = chosen.build()
-    workers, snapshot = estimated_workers(device), output.read()
+    workers, snapshot = estimated_workers(device), output.read(STUDY.chooses_by)
     needs = {name: of_archs(recipe.needs(study, snapshot), chosen.archs) for name, recipe in RECIPES.items()}
     rows: list[dict[str, Any]] = [
         {
@@ -346,6 +346,7 @@ def _judge(
 ) -> "tuple[Path, Snapshot, Sequence[RecipeResult], Sequence[Judgement]]":
     """The store and what it holds, the results of some recipes in it, and what those say."""
     from asymtrain.lab.studies.paper.page import judge_recipes
+    from asymtrain.lab.studies.paper.spec_index import read_ids
     from asymtrain.lab.studies.snapshot import read_store
 
     store = output.find_store()
@@ -353,7 +354,10 @@ def _judge(
         from asymtrain.lab.report.page import check_folder  # here: matplotlib is loaded with it
 
         check_folder(output.out)
-    snapshot = read_store(store)
+    # A study has half a million epochs: a table needs few of them, and many tables nearly all.
+    few = len(parts) <= SHOWN_WHOLE
+    ids = read_ids(parts, study, read_store(store, STUDY.chooses_by)) if few else set()
+    snapshot = read_store(store, lambda spec: not few or spec.id in ids or STUDY.chooses_by(spec))
     results, judgements = judge_recipes(parts, study, snapshot)
     check_stored(results, study, snapshot, parts)
     return store, snapshot, results, judgements

@@ -58,7 +58,7 @@ def list_blocks(
     with loading():
         from asymtrain.lab.studies.frame import listing
     workers = estimated_workers(device)
-    rows = listing(study, scope, output.read(), workers)
+    rows = listing(study, scope, output.read(study.chooses_by), workers)
     show_blocks(rows, json=output.json, for_gpu=for_gpu and workers[0] == "cpu")
 
 

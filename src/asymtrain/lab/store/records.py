@@ -11,14 +11,14 @@ import json
 import math
 import reprlib
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType
 from typing import Any
 
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.runs import Epoch, Run, RunSpec, UnreadHistory
 from asymtrain.lab.store import checksums
 from asymtrain.lab.store.checksums import EPOCH_COLUMNS, RUN_COLUMNS, Damage, Key, among
 from asymtrain.lab.store.database import StoreError
@@ -28,6 +28,7 @@ _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _order = attrgetter("dataset", "arch", "variant", "seed")
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
+_COUNT, _SECONDS = 6, RUN_COLUMNS.index("seconds")  # in the rows of a run: how many epochs it has; in its own columns
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,18 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
 
 
 def select_records(
-    connection: sqlite3.Connection, ids: Collection[str] | None = None, *, every_attempt: bool = False
+    connection: sqlite3.Connection,
+    ids: Collection[str] | None = None,
+    *,
+    every_attempt: bool = False,
+    epochs_of: Callable[[RunSpec], bool] | None = None,
 ) -> tuple[list[Record], list[Damage]]:
-    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged."""
+    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged.
+
+    With `epochs_of` the epochs of other runs are neither read nor checked.
+    """
     with uncollected():
-        return _select_records(connection, ids, every_attempt)
+        return _select_records(connection, ids, every_attempt, epochs_of)
 
 
 @contextmanager
@@ -150,19 +158,30 @@ def uncollected() -> Iterator[None]:
 
 
 def _select_records(
-    connection: sqlite3.Connection, ids: Collection[str] | None, every_attempt: bool
+    connection: sqlite3.Connection,
+    ids: Collection[str] | None,
+    every_attempt: bool,
+    epochs_of: Callable[[RunSpec], bool] | None,
 ) -> tuple[list[Record], list[Damage]]:
     runs, damaged = checksums.select_intact(connection, "run", ids)
     if not every_attempt:
         runs, damaged = checksums.keep_latest(runs, damaged)
-    histories, damaged_histories = checksums.select_intact(connection, "history", ids, runs)
-    rows = {key: row for key, (row,) in runs.items() if key in histories}
-    specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
+    specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, (row,) in runs.items()})
+    read_keys: Collection[Key] = runs
+    if epochs_of is not None:
+        read_keys = {key for key in runs if epochs_of(specs[key.spec_id])}
+        ids = {key.spec_id for key in read_keys}
+    histories, damaged_histories = checksums.select_intact(connection, "history", ids, read_keys)
     order = {spec_id: number for number, spec_id in enumerate(specs)}
-    all_records = [
-        make_record(specs[key.spec_id], tuple(map(Epoch._make, histories[key])), row[-len(RUN_COLUMNS) :])
-        for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
-    ]
+    all_records = []
+    for key, (row,) in sorted(runs.items(), key=lambda item: (order[item[0].spec_id], item[0].number)):
+        columns = row[-len(RUN_COLUMNS) :]
+        history: Sequence[Epoch] = UnreadHistory(row[_COUNT], columns[_SECONDS])
+        if key in read_keys:
+            if key not in histories:
+                continue
+            history = tuple(map(Epoch._make, histories[key]))
+        all_records.append(make_record(specs[key.spec_id], history, columns))
     return all_records, [*damaged, *damaged_histories]
 
 
@@ -184,7 +203,7 @@ def epoch_rows(run: Run) -> list[tuple[Any, ...]]:
     return [(number, *[None if v is None else float(v) for v in values]) for number, *values in run.history]
 
 
-def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
+def make_record(spec: RunSpec, history: Sequence[Epoch], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
     _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers, *rest = row
     bits = base64.b64decode(answers, validate=True) if answers else None

@@ -147,13 +147,24 @@ class Store:
         """
         return [record.run for record in self.records(ids, **where)]
 
-    def records(self, ids: Iterable[str] | None = None, *, every_attempt: bool = False, **where: Any) -> list[Record]:
-        """Like `runs`, each with its attempt, its code and when it was stored."""
+    def records(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        every_attempt: bool = False,
+        epochs_of: Callable[[RunSpec], bool] | None = None,
+        **where: Any,
+    ) -> list[Record]:
+        """Like `runs`, each with its attempt, its code and when it was stored.
+
+        With `epochs_of` the epochs of other runs are neither read nor checked: of these, only their number is known.
+        """
         for name in where:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
         ids = None if ids is None else list(ids)
-        all_records = self._read(partial(records.select_records, ids=ids, every_attempt=every_attempt))
+        select = partial(records.select_records, ids=ids, every_attempt=every_attempt, epochs_of=epochs_of)
+        all_records = self._read(select)
 
         def matches(run: Run) -> bool:
             return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())

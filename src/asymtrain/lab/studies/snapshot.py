@@ -1,6 +1,6 @@
 """What a store knows of the runs and measurements of a study, read once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,12 @@ class Snapshot:
         return self.measured.get((spec.id, name))
 
 
-def read_store(path: Path) -> Snapshot:
-    """What the store at `path` holds; nothing where there is no store."""
+def read_store(path: Path, epochs_of: Callable[[RunSpec], bool] | None = None) -> Snapshot:
+    """What the store at `path` holds; nothing where there is no store. `epochs_of` as in `Store.records`."""
     if not store_exists(path):
         return Snapshot()
     with Store(path, read_only=True) as store:
-        records, measurements = store.records(), store.measurements()
+        records, measurements = store.records(epochs_of=epochs_of), store.measurements()
     measured: dict[tuple[str, str], dict[int, Any]] = {}
     for value in measurements:
         measured.setdefault((value.spec_id, value.name), {})[value.epoch] = value.value

@@ -81,6 +81,10 @@ class StudyOfBlocks(ABC):
         needs: Needs = part.needs(scope, snapshot)
         return needs
 
+    def chooses_by(self, spec: "RunSpec") -> bool:
+        """Can the epochs of such a run change what blocks need? A list of blocks reads no others."""
+        return True
+
     def row(self, block: Block) -> dict[str, Any]:
         """What else the list of blocks has as JSON."""
         return {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from asymtrain.lab.studies.study import Block, StudyOfBlocks
 
 if TYPE_CHECKING:
+    from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.studies.paper.study import Scope
     from asymtrain.lab.studies.snapshot import Snapshot
 
@@ -45,6 +46,10 @@ class Paper(StudyOfBlocks):
         from asymtrain.lab.studies.paper.study import SIZES, Scope
 
         return Scope() if quick else Scope(sizes=SIZES["paper"], precision="bf16")
+
+    def chooses_by(self, spec: "RunSpec") -> bool:
+        """Searches alone choose settings, and their trials are never tested."""
+        return spec.test == "never"
 
     def is_small(self, scope: "Scope") -> bool:
         return scope.sizes.scale == "quick"

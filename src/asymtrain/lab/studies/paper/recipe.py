@@ -19,7 +19,7 @@ from asymtrain.lab.studies.frame import missing_of
 from asymtrain.lab.studies.paper.claims import claim
 from asymtrain.lab.studies.paper.evidence import Evidence
 from asymtrain.lab.studies.paper.numbers import texts
-from asymtrain.lab.studies.paper.study import ARCHS, READINGS, Scope, title_for
+from asymtrain.lab.studies.paper.study import ARCHS, Scope, title_for, with_every_reading
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 
@@ -121,7 +121,7 @@ def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot) -> RecipeResu
     """The recipe's result from a snapshot: tables of the study's readings, evidence for every one."""
     needs, output = recipe.needs(study, snapshot), recipe.make(study, snapshot)
     # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
-    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
+    every = with_every_reading(study)
     all_output = output if every == study else recipe.make(every, snapshot)
     runs = snapshot.of(needs.specs)
     measured = [snapshot.values(measuring.spec, measuring.name) for measuring in needs.measurements]

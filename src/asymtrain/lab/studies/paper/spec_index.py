@@ -1,13 +1,13 @@
 """The specs behind the numbers of the reproduction: each with its fields and a place on the page to link to."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.studies.paper.recipe import Recipe
-from asymtrain.lab.studies.paper.study import READINGS, Scope
+from asymtrain.lab.studies.paper.recipes import RECIPES
+from asymtrain.lab.studies.paper.study import Scope, with_every_reading
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.models import display_name
 
@@ -89,9 +89,16 @@ class SpecIndex:
         return sum(len(listing.specs) for listing in self.listings)
 
 
+def read_ids(recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot) -> set[str]:
+    """The ids of the runs that these recipes read, under the readings that are shown and those that are judged."""
+    # A part of a recipe is made of the whole one.
+    whole, scopes = [RECIPES[recipe.name] for recipe in recipes], (study, with_every_reading(study))
+    return {spec.id for recipe in whole for scope in scopes for spec in recipe.needs(scope, snapshot).specs}
+
+
 def specs_behind(recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot) -> SpecsUsed:
     specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
-    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
+    every = with_every_reading(study)
     for recipe in recipes:
         needs = recipe.needs(study, snapshot)
         for run in snapshot.of(recipe.needs(every, snapshot).specs):

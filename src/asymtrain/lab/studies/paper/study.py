@@ -222,6 +222,10 @@ class Scope:
         return f"small networks on {'a part of CIFAR' if self.data == 'cifar' else 'shapes'}"
 
 
+def with_every_reading(study: Scope) -> Scope:
+    return dataclasses.replace(study, readings=tuple(READINGS.values()))
+
+
 def stands_note(study: Scope, epochs: Sequence[int]) -> str:
     """A sentence for a table of a study that is too short for the paper's epochs."""
     return f"The epochs stand for {', '.join(map(str, epochs))}. " if study.window < epochs[-1] else ""
