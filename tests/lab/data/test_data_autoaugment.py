@@ -1,6 +1,7 @@
 """AutoAugment's policy against PIL, operation by operation as the published scripts call it."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -56,8 +57,10 @@ def photos(count, height, width):
     return images
 
 
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 27)])
-@pytest.mark.parametrize(("name", "level"), LEVELS)
+@pytest.mark.parametrize(
+    ("name", "level", "height", "width"),
+    [(*operation, 20, 27) for operation in LEVELS] + [(*operation, 32, 32) for operation in dict(LEVELS).items()],
+)
 def test_every_operation_is_pils(name, level, height, width):
     images = photos(40, height, width)
     always = torch.tensor([[[OPERATIONS.index(name), 10, level], [0, 0, 0]]]).expand(25, 2, 3)
@@ -80,20 +83,23 @@ def test_a_grey_image_is_changed_like_three_equal_channels():
 
 
 def test_a_pair_is_two_operations_in_order_each_with_its_probability():
-    """Every image against its operations one by one, as its bits say."""
+    """Every image against its operations one by one, as its bits say; images that get the same one in one call."""
     images = torch.from_numpy(photos(2000, 8, 9)).permute(0, 3, 1, 2)
     bits = streams.bits(torch.tensor(5), torch.arange(2000))
     found = autoaugment(images, bits, policy_table(torch.device("cpu")))
-    happened, chosen = Counter(), Counter()
-    for image, word, result in zip(images, bits.tolist(), found, strict=True):
-        number = (word & 0xFFFF) % 25
-        chosen[number] += 1
-        for i, (name, tenths, level) in enumerate(POLICY[number]):
-            if (word >> 16 * (i + 1) & 0xFFFF) / 65536 < tenths / 10:
-                happened[number, i] += 1
-                once = torch.tensor([[[OPERATIONS.index(name), 10, level], [0, 0, 0]]]).expand(25, 2, 3)
-                image = autoaugment(image[None], torch.tensor([(word >> 48 + i & 1) << 48]), once)[0]
-        assert torch.equal(image, result)
+    words = bits.numpy()
+    numbers = (words & 0xFFFF) % 25
+    happened, chosen = Counter(), Counter(numbers.tolist())
+    for i in range(2):
+        wanted = np.array([POLICY[number][i][1] / 10 for number in numbers])
+        happens = (words >> 16 * (i + 1) & 0xFFFF) / 65536 < wanted
+        happened.update((number, i) for number in numbers[happens].tolist())
+        for number, sign in product(range(25), range(2)):
+            alike = torch.from_numpy(happens & (numbers == number) & ((words >> 48 + i & 1) == sign))
+            name, _, level = POLICY[number][i]
+            once = torch.tensor([[[OPERATIONS.index(name), 10, level], [0, 0, 0]]]).expand(25, 2, 3)
+            images[alike] = autoaugment(images[alike], torch.tensor(sign << 48), once)
+    assert torch.equal(images, found)
     assert min(chosen.values()) > 50
     shares = [
         happened[n, i] / chosen[n] - tenths / 10

@@ -145,7 +145,7 @@ def test_what_is_written_out_gives_what_the_libraries_give_to_the_bit():
 
     random = np.random.default_rng(0)
     p_values = []
-    for count in [*range(6, 12)] * 3:
+    for count in [*range(6, 10)] * 3:  # scipy tries 2 ** count signs one by one
         for sample in (random.normal(0.4, 1, count), np.round(random.normal(0.4, 1, count), 1) + 0.05):
             signs = stats.PermutationMethod(n_resamples=9999)
             assert wilcoxon_p(sample) == stats.wilcoxon(np.round(sample, 12), method=signs).pvalue

@@ -27,7 +27,7 @@ SHAPES = {"classes": 3, "size": 120, "test_size": 40, "image_size": 8}
 TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=SHAPES, batch=16, epochs=2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cut():
     """The training of a network that only branches teach."""
     with kept_dataset(load_arrays(points())) as data:
@@ -36,9 +36,19 @@ def cut():
             yield RunSpec(arch=arch, dataset=data, at=("trunk",), epochs=3, batch=32, learning_rate=0.1)
 
 
-def test_branches_that_help_are_advised(cut, tmp_path):
+@pytest.fixture(scope="module")
+def undisturbed(cut, tmp_path_factory):
+    """A question, its answer in one call, the stages of that call, and the folder of both."""
     asked, stages = Question(cut, (GOOD, NOTHING), minutes=None), []
-    result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_stage=stages.append)
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # as `one_core`, which is of a test
+        result = run_tune(asked, store=folder / "runs.sqlite", out=folder, on_stage=stages.append)
+    return asked, result, stages, folder
+
+
+def test_branches_that_help_are_advised(undisturbed, tmp_path):
+    asked, result, stages, folder = undisturbed
     assert result.verdict == "helps", result
     assert result.candidate == GOOD
     assert result.pairs.points > 10
@@ -47,7 +57,7 @@ def test_branches_that_help_are_advised(cut, tmp_path):
     assert "3 epochs and fp32" in result.sentence
     assert result.next_step == "Next: attach them by the code."
     assert [stage.partition(":")[0] for stage in stages] == ["Pairs", "Race"]
-    again = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_stage=stages.append)
+    again = run_tune(asked, store=folder / "runs.sqlite", out=folder, on_stage=stages.append)
     assert len(stages) == 2  # nothing is trained again
     assert again.to_dict() == result.to_dict()
     pages = [write_tuned(tmp_path / name, one) for name, one in (("one", result), ("two", again))]
@@ -76,8 +86,8 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("count", [1, 4, 9], ids=["in the first pair", "in the pairs", "in the race"])
-def test_after_a_kill_the_same_call_ends_with_the_same_answer(count, tmp_path, cut):
-    asked, left = Question(cut, (GOOD, NOTHING), minutes=None), [count]
+def test_after_a_kill_the_same_call_ends_with_the_same_answer(count, tmp_path, undisturbed):
+    (asked, alone, *_), left = undisturbed, [count]
 
     def stop(*_):
         left[0] -= 1
@@ -88,7 +98,6 @@ def test_after_a_kill_the_same_call_ends_with_the_same_answer(count, tmp_path, c
         run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_run=stop)
     trained = []
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, on_run=lambda run, *_: trained.append(run))
-    alone = run_tune(asked, store=tmp_path / "alone.sqlite")
     assert 0 < len(trained) < len(result.runs)
     assert result.to_dict() | {"measured": None} == alone.to_dict() | {"measured": None}
 
