@@ -75,7 +75,7 @@ def separating(rows: pd.DataFrame) -> list[str]:
     others = [name for name in DEFAULTS if name in rows.columns and name not in (*first, "seed")]
     differing: set[str] = set()
     for side, auxiliary in ((rows, False), (rows[rows["variant"] == "asymmetric"], True)):
-        names = [name for name in others if (name in AUXILIARY) == auxiliary]
+        names = [name for name in others if (name in AUXILIARY) == auxiliary and side[name].nunique(dropna=False) > 1]
         counts = side.groupby(first, dropna=False)[names].nunique(dropna=False)
         differing |= {name for name in names if (counts[name] > 1).any()}
     return [*first, *(name for name in others if name in differing)]
@@ -92,7 +92,11 @@ def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame
     cosine: mean gradient cosine; plain_diverged, asymmetric_diverged: how many runs count as chance;
     plain_at_chance, asymmetric_at_chance: how many others have an accuracy that guessing would give.
     """
-    pairs, by = paired(rows, by)
+    return summarised(*paired(rows, by))
+
+
+def summarised(pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """What `compare` gives, of what `paired` gives."""
     summaries = [
         {**dict(zip(by, key, strict=True)), **_summary(group)}
         for key, group in pairs.groupby(by, sort=False, dropna=False)

@@ -11,7 +11,7 @@ def make_run():
     return invent
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def study():
     """Three backbones, three seeds, 18 runs."""
     bases = [RunSpec(arch=arch, epochs=4, redundancy=20) for arch in ("mlp", "cnn", "vit")]

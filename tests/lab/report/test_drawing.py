@@ -69,8 +69,8 @@ PANELS = {
 }
 
 
-def figure(kind, name="f", title='A "figure" & more', columns=3):
-    return Figure(name, title, PANELS[kind], 2 if kind == "contours" else columns)
+def figure(kind, columns=3):
+    return Figure("f", 'A "figure" & more', PANELS[kind], 2 if kind == "contours" else columns)
 
 
 def single(*lines, **more):
@@ -110,10 +110,10 @@ def test_a_figure_is_xml_that_says_its_title_and_has_no_dates_style_sheets_or_st
 
 @every_kind
 def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind):
-    first, second = drawn(kind), draw(figure(kind, "other"))
-    assert ids(first)
-    assert not {*ids(first)} & {*ids(second)}
-    assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
+    svg = drawn(kind)
+    assert ids(svg)
+    assert all(name.startswith("f-") for name in ids(svg))  # the name of the figure, which a page has once
+    assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', svg)} <= {*ids(svg)}
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars"])

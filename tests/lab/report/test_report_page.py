@@ -2,6 +2,7 @@ import csv
 import os
 import random
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -16,11 +17,17 @@ from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.texts import printable
 
 
-def test_the_folder_holds_rows_history_and_page(study, tmp_path):
-    summary = write_report(study, tmp_path / "a" / "b", command="asymtrain run")
-    files = {path.name for path in (tmp_path / "a" / "b").iterdir()}
-    assert files == set(FILES.values())
-    with (tmp_path / "a" / "b" / "rows.csv").open() as file:
+@pytest.fixture(scope="module")
+def written(study, tmp_path_factory):
+    """The summary and the folder of a report of the study."""
+    folder = tmp_path_factory.mktemp("report") / "a" / "b"
+    return write_report(study, folder, command="asymtrain run --seeds 3", versions={"torch": "9.9"}), folder
+
+
+def test_the_folder_holds_rows_history_and_page(study, written):
+    summary, folder = written
+    assert {path.name for path in folder.iterdir()} == set(FILES.values())
+    with (folder / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(study) == 18
     assert {row["variant"] for row in rows} == {"plain", "asymmetric"}
@@ -35,9 +42,8 @@ def test_a_page_built_again_has_the_same_bytes(study, tmp_path):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
 
 
-def test_the_page_needs_nothing_from_outside(study, tmp_path):
-    write_report(study, tmp_path)
-    text = (tmp_path / "report.html").read_text()
+def test_the_page_needs_nothing_from_outside(written):
+    text = (written[1] / "report.html").read_text()
     assert all(link.startswith(("#", "data:")) for link in Outline(text).links)
     assert "url(http" not in text
     assert "default-src 'none'" in text  # and a browser would refuse it
@@ -62,9 +68,8 @@ def test_no_file_of_a_report_can_steer_a_terminal(make_run, tmp_path):
         assert printable(text) == text, file.name
 
 
-def test_the_page_says_what_was_run_and_how(study, tmp_path):
-    write_report(study, tmp_path, command="asymtrain run --seeds 3", versions={"torch": "9.9"})
-    text = (tmp_path / "report.html").read_text()
+def test_the_page_says_what_was_run_and_how(study, written):
+    text = (written[1] / "report.html").read_text()
     for expected in ("asymtrain run --seeds 3", "torch 9.9", "MLP, CNN and ViT", "3 seeds each"):
         assert expected in text
     assert "1 min 48 s" in text  # 18 runs of 4 epochs of 1.5 s
@@ -150,8 +155,8 @@ def test_a_folder_without_permission_is_refused(tmp_path):
         check_folder(tmp_path / "new")
 
 
-def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch):
-    write_report(study, tmp_path)
+def test_a_failed_write_keeps_the_old_report_whole(study, written, tmp_path, monkeypatch):
+    shutil.copytree(written[1], tmp_path, dirs_exist_ok=True)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     fsync, written = os.fsync, []
 
@@ -167,9 +172,8 @@ def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study, tmp_path):
-    write_report(study, tmp_path)
-    text = (tmp_path / "report.html").read_text()
+def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(written):
+    text = (written[1] / "report.html").read_text()
     assert '<h1 class="headline soft">Branches helped in 0 of 3 comparisons</h1>' in text  # three seeds each
     assert '<p class="lead">0 hurt, 3 inconclusive. Largest difference: ' in text
 

@@ -42,7 +42,7 @@ def summarise(runs: Iterable[Run]) -> Summary:
     # Test accuracy is what is compared. Runs of a search are never tested, also where they diverge: they are rows only.
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
     pairs, by = compared.paired(tested)
-    table = compared.compare(tested, by)
+    table = compared.summarised(pairs, by)
     comparisons = [
         {"label": label, **row, "verdict": compared.decision(row).verdict, "sentence": compared.sentence(row, label)}
         for label, row in zip(compared.labels(table), records(table), strict=True)

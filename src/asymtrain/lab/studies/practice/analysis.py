@@ -247,7 +247,7 @@ def corrected(effects: Sequence[ArmEffect]) -> list[ArmEffect]:
 
 def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) -> list[ArmEffect]:
     """Each over the seeds of which both arms are stored; one without such a seed is left out."""
-    from asymtrain.lab.comparisons import compare, paired
+    from asymtrain.lab.comparisons import paired, summarised
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
 
@@ -273,10 +273,10 @@ def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) 
     numbers, variants, ids = zip(*layers, strict=True)
     frame = rows.set_index("id", drop=False).loc[list(ids)].reset_index(drop=True)
     frame = frame.assign(comparison=numbers, variant=variants)
-    seeds, _ = paired(frame, ["comparison"])
+    seeds, by = paired(frame, ["comparison"])
     differences = 100 * (seeds["asymmetric"] - seeds["plain"])
     effects = []
-    for number, row in enumerate(records(compare(frame, ["comparison"]))):
+    for number, row in enumerate(records(summarised(seeds, by))):
         task, arm, against, pairs = sides[number]
         errors = [(plain.calibration_error, other.calibration_error) for plain, other in pairs]
         both = [(a, b) for a, b in errors if a is not None and b is not None]
