@@ -95,7 +95,7 @@ def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame
     return summarised(*paired(rows, by))
 
 
-def summarised(pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def summarised(pairs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """What `compare` gives, of what `paired` gives."""
     summaries = [
         {**dict(zip(by, key, strict=True)), **_summary(group)}
