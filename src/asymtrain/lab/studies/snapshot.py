@@ -9,7 +9,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, store_exists
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one is itself alone, so that what is computed of it can be cached
 class Snapshot:
     """Runs by spec id, measured values by spec id and name, and the versions behind each run."""
 

@@ -1,8 +1,9 @@
 """How long runs will take: by like runs of the store, else by a rule of thumb."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from asymtrain.lab.data import registry, shapes
 from asymtrain.lab.runs import Run, RunSpec
@@ -69,13 +70,12 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
 
 def estimate(specs: Sequence[RunSpec], snapshot: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
     """Wall time of these runs on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
-    timed = [run for run in snapshot.runs.values() if is_timed(run, device)]
-    rates, of_models = _rates(timed, _kind), _rates(timed, lambda spec: (spec.arch,))
+    rates, of_models = _known_rates(snapshot, device)
     rule = SMALL if small and device == "cpu" else RULE[device]
     known_rates = [rates.get(_kind(spec)) for spec in specs]
 
     def rate_of_model(spec: RunSpec) -> float:
-        rate = rule.get(spec.arch) or of_models.get((spec.arch,), min(rule.values()))
+        rate = rule.get(spec.arch) or of_models.get(spec.arch, min(rule.values()))
         return rate / BOTH if takes_both(spec) else rate
 
     seconds = sum(
@@ -93,20 +93,21 @@ def is_timed(run: Run, device: str) -> bool:
 
 def has_rates(specs: Iterable[RunSpec], snapshot: Snapshot, device: str) -> bool:
     """Is there a rule or a timed run for each of the models?"""
-    timed = {*RULE[device], *(run.spec.arch for run in snapshot.runs.values() if is_timed(run, device))}
-    return {spec.arch for spec in specs} <= timed
+    return {spec.arch for spec in specs} <= {*RULE[device], *_known_rates(snapshot, device)[1]}
 
 
-def _rates(runs: Iterable[Run], kind: Callable[[RunSpec], tuple[object, ...]]) -> dict[tuple[object, ...], float]:
-    """Images a second of each kind of run; a run's seconds are its share of its stack's.
+@lru_cache(maxsize=1)  # a list asks for those of one store many times
+def _known_rates(snapshot: Snapshot, device: str) -> tuple[Mapping[tuple[object, ...], float], Mapping[str, float]]:
+    """Images a second of each kind of run, and of each model; a run's seconds are its share of its stack's.
 
     Of the fastest: slower ones were short, in a small stack, or beside other work on the device.
     """
-    rates: defaultdict[tuple[object, ...], float] = defaultdict(float)
-    for run in runs:
-        rate = image_steps(run.spec, len(run.history)) / run.seconds
-        rates[kind(run.spec)] = max(rate, rates[kind(run.spec)])
-    return dict(rates)
+    rates, of_models = defaultdict[tuple[object, ...], float](float), defaultdict[str, float](float)
+    for run in snapshot.runs.values():
+        if is_timed(run, device):
+            rate, kind, arch = image_steps(run.spec, len(run.history)) / run.seconds, _kind(run.spec), run.spec.arch
+            rates[kind], of_models[arch] = max(rate, rates[kind]), max(rate, of_models[arch])
+    return dict(rates), dict(of_models)
 
 
 def _kind(spec: RunSpec) -> tuple[object, ...]:

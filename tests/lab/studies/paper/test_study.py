@@ -6,6 +6,7 @@ import pytest
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.studies import timing
 from asymtrain.lab.studies.paper.numbers import hyperparameters
 from asymtrain.lab.studies.paper.recipes import RECIPES, accuracy, choose
 from asymtrain.lab.studies.paper.study import (
@@ -22,7 +23,7 @@ from asymtrain.lab.studies.paper.study import (
     table_values,
 )
 from asymtrain.lab.studies.snapshot import Snapshot
-from asymtrain.lab.studies.timing import estimate, image_steps
+from asymtrain.lab.studies.timing import estimate, has_rates, image_steps
 
 PAPER = Scope(sizes=SIZES["paper"])
 QUICK = Scope(sizes=SIZES["quick"])
@@ -168,3 +169,15 @@ def test_an_estimate_rests_on_like_runs_where_there_are_some():
     assert estimate([spec, spec], beside, "cuda", 2, small=False) == like
     # A CPU's seconds say nothing of a GPU's.
     assert estimate([spec], known, "cpu", 1, small=False).like == 0
+
+
+def test_the_rates_of_a_store_are_computed_once_for_many_estimates(monkeypatch):
+    asked = []
+    monkeypatch.setattr(timing, "image_steps", lambda spec, epochs=None: asked.append(epochs) or 1.0)
+    spec = plain_spec(PAPER, "vit", "cifar100", table_values(PAPER, "vit", 20))
+    history = (Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 2.0),)
+    known = Snapshot({"x": Run(spec, history, device="NVIDIA H200")})
+    for _ in range(3):
+        estimate([spec], known, "cuda", 1, small=False)
+        assert has_rates([spec], known, "cuda")
+    assert len([epochs for epochs in asked if epochs is not None]) == 1  # those of the stored run
