@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from asymtrain.errors import UsageError, near_names, unknown_name
@@ -157,6 +158,9 @@ class Epoch(NamedTuple):  # a study has half a million of them: a frozen datacla
         return all(math.isfinite(value) for value in self if isinstance(value, float))
 
 
+_seconds = attrgetter("seconds")
+
+
 class UnreadHistory(Sequence[Epoch]):
     """The history of a stored run whose epochs were not read: how many there are, and the seconds of all."""
 
@@ -192,7 +196,7 @@ class Run:
     def seconds(self) -> float:
         """Training time, evaluation included; what a GPU compiles before the first step is not."""
         history = self.history
-        return history.seconds if isinstance(history, UnreadHistory) else math.fsum(epoch.seconds for epoch in history)
+        return history.seconds if isinstance(history, UnreadHistory) else math.fsum(map(_seconds, history))
 
     @property
     def test_accuracy(self) -> float | None:

@@ -12,7 +12,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -69,7 +69,7 @@ TABLES = (
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 Key = tuple[str, str]  # spec id and name of a measurement
-_first_two = itemgetter(0, 1)
+_first_two, _from_third = itemgetter(0, 1), itemgetter(slice(2, None))
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,16 @@ class Export:
     values: dict[Key, list[tuple[Any, ...]]]
 
 
+@records.uncollected()
 def read_export(folder: str | PathLike[str]) -> Export:
     """Read a folder; raises `StoreError` for one that is damaged or no export."""
-    with records.uncollected():
-        return _read_export(Path(folder))
-
-
-def _read_export(folder: Path) -> Export:
+    folder = Path(folder)
     tables = _read_tables(folder)
     specs: dict[str, RunSpec] = {}
     runs: dict[str, list[Record]] = {}
     histories: dict[tuple[Any, ...], list[Epoch]] = {}
-    epochs = map(Epoch._make, map(itemgetter(slice(2, None)), tables["epochs"]))
-    for key, epoch in zip(map(_first_two, tables["epochs"]), epochs, strict=True):
-        histories.setdefault(key, []).append(epoch)
+    for key, rows in groupby(tables["epochs"], _first_two):
+        histories.setdefault(key, []).extend(map(records.make_epoch, map(_from_third, rows)))
     at = ""  # the row that is read
     try:
         for number, row in enumerate(tables["specs"], 1):
@@ -165,6 +161,7 @@ def _read_export(folder: Path) -> Export:
     return Export(folder, specs, runs, _group(tables["measurements"], _first_two))
 
 
+@records.uncollected()
 def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported:
     """Add what a folder (or what was read from it) holds and the store does not: all in one transaction, or nothing.
 

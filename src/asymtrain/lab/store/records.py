@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -27,6 +28,7 @@ from asymtrain.lab.store.provenance import Provenance
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _order = attrgetter("dataset", "arch", "variant", "seed")
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
+make_epoch: Callable[[tuple[Any, ...]], Epoch] = partial(tuple.__new__, Epoch)  # what `_make` does, in C
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
 _COUNT, _SECONDS = 6, RUN_COLUMNS.index("seconds")  # in the rows of a run: how many epochs it has; in its own columns
 
@@ -63,8 +65,9 @@ def check_whole(run: Run) -> None:
     for name, column in zip(EPOCH_COLUMNS, zip(*run.history, strict=True), strict=False):
         kinds = set(map(type, column))
         values = column if kinds == {float} else [value for value in column if value is not None]
-        # By the column: a study has millions of numbers. What is wrong with one is looked for where something is.
-        if kinds <= {float, int, *([] if name in _REQUIRED else [NoneType])} and all(map(math.isfinite, values)):
+        # By the column: a study has millions of numbers, and a finite sum has finite ones alone. What is wrong with one
+        # is looked for where something may be.
+        if kinds <= {float, int, *([] if name in _REQUIRED else [NoneType])} and math.isfinite(sum(values)):
             continue
         for epoch, value in enumerate(column, 1):
             if value is None and name not in _REQUIRED:
@@ -130,21 +133,6 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
     checksums.add(connection, "history", key, epochs)
 
 
-def select_records(
-    connection: sqlite3.Connection,
-    ids: Collection[str] | None = None,
-    *,
-    every_attempt: bool = False,
-    epochs_of: Callable[[RunSpec], bool] | None = None,
-) -> tuple[list[Record], list[Damage]]:
-    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged.
-
-    With `epochs_of` the epochs of other runs are neither read nor checked.
-    """
-    with uncollected():
-        return _select_records(connection, ids, every_attempt, epochs_of)
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Without garbage collections: they go through all epochs again and again, and find nothing."""
@@ -157,12 +145,18 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _select_records(
+@uncollected()
+def select_records(
     connection: sqlite3.Connection,
-    ids: Collection[str] | None,
-    every_attempt: bool,
-    epochs_of: Callable[[RunSpec], bool] | None,
+    ids: Collection[str] | None = None,
+    *,
+    every_attempt: bool = False,
+    epochs_of: Callable[[RunSpec], bool] | None = None,
 ) -> tuple[list[Record], list[Damage]]:
+    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged.
+
+    With `epochs_of` the epochs of other runs are neither read nor checked.
+    """
     runs, damaged = checksums.select_intact(connection, "run", ids)
     if not every_attempt:
         runs, damaged = checksums.keep_latest(runs, damaged)
@@ -180,7 +174,7 @@ def _select_records(
         if key in read_keys:
             if key not in histories:
                 continue
-            history = tuple(map(Epoch._make, histories[key]))
+            history = tuple(map(make_epoch, histories[key]))
         all_records.append(make_record(specs[key.spec_id], history, columns))
     return all_records, [*damaged, *damaged_histories]
 
@@ -199,7 +193,7 @@ def epoch_rows(run: Run) -> list[tuple[Any, ...]]:
     """The values of `EPOCH_COLUMNS`, every measured number a float."""
     _, *columns = zip(*run.history, strict=True) if run.history else ((),)
     if all(set(map(type, column)) <= {float, NoneType} for column in columns):
-        return list(run.history)
+        return list(map(tuple, run.history))  # which SQLite takes sooner than named ones
     return [(number, *[None if v is None else float(v) for v in values]) for number, *values in run.history]
 
 
