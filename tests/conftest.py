@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -88,6 +89,26 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
     return tmp_path
+
+
+@pytest.fixture
+def figures_drawn_once(monkeypatch):
+    """A figure with the values of an earlier one is not drawn again: what a drawing depends on has tests of its own."""
+    from asymtrain.lab.report import drawing, live, page  # here: they need the threads above
+
+    draw = drawing.draw
+
+    def draw_once(figure):
+        values = pickle.dumps(figure)
+        if values not in _DRAWN:
+            _DRAWN[values] = draw(figure)
+        return _DRAWN[values]
+
+    for module in (drawing, live, page):
+        monkeypatch.setattr(module, "draw", draw_once)
+
+
+_DRAWN = {}
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def fitted(example, monkeypatch):
     for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
         if hasattr(example, name):
             monkeypatch.setattr(example, name, size)
-    for name in ("graphs",):
+    for name in ("graphs", "texts"):
         if draw := getattr(example, name, None):
             monkeypatch.setattr(example, name, lambda count, seed, draw=draw: draw(min(count, 300), seed))
 

@@ -16,7 +16,7 @@ class Result:
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch, workplace, one_core):
+def cli(capsys, monkeypatch, workplace, one_core, figures_drawn_once):
     """Call `asymtrain` in an empty folder."""
     # What a terminal, or a service that runs tests, says of its width and colours must not change what is compared.
     for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"):

@@ -93,6 +93,7 @@ def test_it_can_be_watched(cli):
 def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, own_module, tmp_path):
     own_module("tuned_nets", NETS)
     command = f"tune tuned_nets:tiny --data {many_photos} --epochs 1 --at 2 --at 4 --minutes 9".split()
+    command += ["--learning-rate", "1e-7"]  # at chance, which ends it after a pair
     result = cli(*command, "--candidate", "objective=softmax,alpha=1,layers=later", "--json")
     assert result.code == 0, result
     assert "a word of the model's own" in result.err

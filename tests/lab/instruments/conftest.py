@@ -20,7 +20,7 @@ def small_scale(monkeypatch):
 
 
 @pytest.fixture
-def call_of(monkeypatch, tmp_path):
+def call_of(monkeypatch, tmp_path, figures_drawn_once):
     """A call of the command of an instrument, in an empty folder; its errors are raised."""
     monkeypatch.chdir(tmp_path)
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from test_drawing import PANELS, X, figure, images
+from test_drawing import PANELS, X, drawn, figure, images
 
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines, Surface
@@ -84,10 +84,10 @@ def test_a_picture_is_there_once_however_many_maps_lie_over_it():
 @every_kind
 def test_both_forms_stand_side_by_side_and_have_the_same_bytes_each_time(kind):
     text = embed(figure(kind))
-    assert by_steps(draw(figure(kind))) in text
+    assert by_steps(drawn(kind)) in text
     values = re.search(r'<script type="application/gzip" class="values">(.*?)</script>', text, re.DOTALL)[1]
     assert len(json.loads(unpacked(values))["panels"]) == len(PANELS[kind])
-    assert text == embed(figure(kind))
+    assert text == embed(figure(kind), drawn(kind))
 
 
 def points_of(path):
@@ -101,7 +101,7 @@ def points_of(path):
 
 @every_kind
 def test_lines_by_steps_go_through_the_same_points(kind):
-    svg = draw(figure(kind))
+    svg = drawn(kind)
     small = by_steps(svg)
     paths, steps = (re.findall(r' d="([^"]*)"', text) for text in (svg, small))
     assert len(small) < len(svg)
