@@ -342,7 +342,7 @@ def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOut
 
 
 def _judge(
-    parts: "Sequence[Recipe]", study: "Scope", output: StoredOutput
+    parts: "Sequence[Recipe]", study: "Scope", output: StoredOutput, *, with_tables: bool = True
 ) -> "tuple[Path, Snapshot, Sequence[RecipeResult], Sequence[Judgement]]":
     """The store and what it holds, the results of some recipes in it, and what those say."""
     from asymtrain.lab.studies.paper.page import judge_recipes
@@ -358,7 +358,7 @@ def _judge(
     few = len(parts) <= SHOWN_WHOLE
     ids = read_ids(parts, study, read_store(store, STUDY.chooses_by)) if few else set()
     snapshot = read_store(store, lambda spec: not few or spec.id in ids or STUDY.chooses_by(spec))
-    results, judgements = judge_recipes(parts, study, snapshot)
+    results, judgements = judge_recipes(parts, study, snapshot, with_tables=with_tables)
     check_stored(results, study, snapshot, parts)
     return store, snapshot, results, judgements
 
@@ -383,7 +383,7 @@ def verdicts(
         from asymtrain.lab.studies.paper.summary import conclusion, history_table, verdict_table
     study = chosen.build()
     parts = chosen.parts([name for name, recipe in RECIPES.items() if recipe.claims], study)
-    store, _, results, judgements = _judge(parts, study, output)
+    store, _, results, judgements = _judge(parts, study, output, with_tables=False)
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")

@@ -9,6 +9,7 @@ from scipy import stats
 from shown_tables import rows_by_heading
 
 from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.studies.paper import tables
 from asymtrain.lab.studies.paper.comparisons import effect_of
 from asymtrain.lab.studies.paper.measurements import landscapes_wanted
 from asymtrain.lab.studies.paper.recipe import build_result
@@ -270,3 +271,16 @@ def test_training_accuracies_stand_beside_a_swept_table(results, known):
                 runs = [known.runs[one] for one in cell.spec_ids]
                 assert {run.spec.redundancy > 0 for run in runs} == {branches}
                 assert cell.value == pytest.approx(np.mean([run.history[-1].train_accuracy for run in runs]))
+
+
+def test_tables_are_made_of_the_readings_that_are_shown_alone(tiny, known, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tables, "bootstrap_seeds", lambda *sides: asked.append(sides) or (0.0, 1.0))
+    result = build_result(RECIPES["table1"], tiny, known)
+    (sizes,) = [table for table in result.tables if table.name == "table1-sizes"]
+    number = [column.name for column in sizes.columns].index("Bootstrap over seeds")
+    assert len(asked) == sum(row[number].value is not None for row in sizes.rows) > 0
+    assert {"best", "last20"} <= result.evidence.keys()  # other readings of the same runs
+    asked.clear()
+    assert build_result(RECIPES["table1"], tiny, known, with_tables=False).evidence == result.evidence  # for verdicts
+    assert not asked

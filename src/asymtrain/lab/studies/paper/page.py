@@ -72,10 +72,10 @@ def write_paper(
 
 
 def judge_recipes(
-    recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot
+    recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot, *, with_tables: bool = True
 ) -> tuple[list[RecipeResult], list[Judgement]]:
-    """What a store's rows make of recipes, and the verdicts on the claims that these test."""
-    results = [build_result(recipe, study, snapshot) for recipe in recipes]
+    """What a store's rows make of recipes, and the verdicts on the claims that these test, which need no tables."""
+    results = [build_result(recipe, study, snapshot, with_tables=with_tables) for recipe in recipes]
     return results, tested_by(results, verdicts.judge_results(results))
 
 

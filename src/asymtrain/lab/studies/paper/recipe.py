@@ -46,7 +46,7 @@ class Measuring:
 class RecipeOutput:
     """What a recipe made of the rows; `evidence` by reading and then by label."""
 
-    tables: tuple[Table, ...] = ()
+    tables: Iterable[Table] = ()  # taken once where they are shown: a generator makes none for the evidence alone
     figures: tuple[Figure, ...] = ()
     evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class RecipeResult:
         return cells + sum(figure.missing for figure in self.figures)
 
 
-def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot) -> RecipeResult:
+def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot, *, with_tables: bool = True) -> RecipeResult:
     """The recipe's result from a snapshot: tables of the study's readings, evidence for every one."""
     needs, output = recipe.needs(study, snapshot), recipe.make(study, snapshot)
     # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
@@ -134,7 +134,7 @@ def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot) -> RecipeResu
         title_for(study, recipe.title),
         recipe.question,
         recipe.how,
-        tuple(_beside_paper(table, study) for table in output.tables),
+        tuple(_beside_paper(table, study) for table in output.tables) if with_tables else (),
         output.figures,
         all_output.evidence,
         **missing_of(needs, snapshot).progress,
@@ -196,19 +196,19 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
         }
         measured = {key: values for key, values in snapshot.measured.items() if key[0] not in hidden}
         output = recipe.make(study, dataclasses.replace(snapshot, measured=measured))
-        tables = [
+        tables = (
             dataclasses.replace(
                 table, rows=tuple(row for row in table.rows if not any(others & {*cell.about} for cell in row))
             )
             for table in output.tables
-        ]
+        )
         evidence = {
             reading: {label: numbers for label, numbers in labelled.items() if _are_of([label], archs)}
             for reading, labelled in output.evidence.items()
         }
         return dataclasses.replace(
             output,
-            tables=tuple(table for table in tables if table.rows),
+            tables=(table for table in tables if table.rows),
             figures=tuple(_without_panels(figure, others) for figure in output.figures),
             evidence=evidence,
         )
