@@ -347,9 +347,10 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
         return
     if targets.shape != logits.shape[:-1]:
+        remedy = ": call targets.squeeze(-1)" if targets.shape == (*rows, 1) else ""
         raise UsageError(
             f"targets must have shape {tuple(rows)} for class indices or {(*rows, classes)} for one value "
-            f"a class, got {tuple(targets.shape)}"
+            f"a class, got {tuple(targets.shape)}{remedy}"
         )
     if classes == 1 and not targets.dtype.is_floating_point and targets.dtype != torch.bool:
         # As class indices all of them would be 0, and mean 1: the wrong answer, without a word, where they are values.

@@ -85,7 +85,7 @@ def test_logits_of_unknown_layers_are_refused() -> None:
         (torch.zeros(3, CLASSES, dtype=torch.complex64), "targets must be real numbers"),
         (torch.tensor([0, 1, 2]).to_sparse(), r"targets must be dense, got .*sparse_coo: call targets.to_dense\(\)"),
         (torch.zeros(3, dtype=torch.int64, device="meta"), "targets are on the meta device, .*: make them on cpu"),
-        (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\)"),
+        (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\) .*: call targets.squeeze\(-1\)$"),
         (torch.zeros(3, 2, 2, dtype=torch.int64), r"'1': .* shape \(3,\) .*\(3, 2, 2\): for one a pos"),
         (torch.zeros(3, 7, dtype=torch.int64), r"'1': .* shape \(3,\) .*\(3, 7\): for one a position"),
     ],

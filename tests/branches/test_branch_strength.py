@@ -106,6 +106,8 @@ def test_what_was_chosen_is_printed() -> None:
         "  head: Linear(bias='prior')",
         "  strength: 0.5, of preset 'recommended'",
     ]
+    branches.strip()
+    assert repr(branches).splitlines()[0] == "Branches on 2 layers until they were stripped"
     with_ratio = attach(mlp(), rows(), CLASSES, at=AT, strength=GradientRatio(0.1), objective="softmax", head="mlp")
     assert repr(with_ratio).splitlines()[2:] == [
         "  objective: Softmax()",

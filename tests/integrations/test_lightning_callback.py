@@ -353,6 +353,8 @@ class Three(Module):
 def test_what_is_refused():
     with pytest.raises(UsageError, match="unknown part of Module 'nett': did you mean 'net'"):
         trainer(callback(model="nett")).fit(Module(), loader())
+    with pytest.raises(UsageError, match=r"model= is the name of the part .*, such as model='net', got a Linear"):
+        trainer(callback(model=torch.nn.Linear(2, 2))).fit(Module(), loader())
     with pytest.raises(UsageError, match="with manual optimization"):
         trainer(callback()).fit(Manual(), loader())
     with pytest.raises(UsageError, match="give sample=, or set the module's example_input_array"):

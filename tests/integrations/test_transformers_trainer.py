@@ -477,6 +477,8 @@ def test_what_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="shift moves the targets of tokens"):
         trainer_of(seeded(Counting), tmp_path, pool=Dense(), shift=1)
     twice = trainer_of(seeded(Counting), tmp_path)[0]
+    with pytest.raises(UsageError, match=r"takes the trainer, got a Linear: add_branches\(trainer"):
+        add_branches(torch.nn.Linear(2, 2), classes=2)
     with pytest.raises(UsageError, match="has branches already: make a new Trainer"):
         add_branches(twice, at="blocks.*", classes=CLASSES)
     with pytest.raises(UsageError, match="with model_init= the trainer trains another model"):

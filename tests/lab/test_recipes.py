@@ -68,6 +68,14 @@ def test_what_nobody_gave_is_told():
     assert complete(specs, None, NAMED_FIELDS) == (specs, [])
 
 
+def test_the_size_that_photos_are_scaled_to_is_told_unless_it_was_given():
+    photos = RunSpec(dataset="folder:photos")
+    told = "Each image is scaled to 32 x 32 pixels: the data's option image_size sets another size."
+    assert complete([photos, photos.plain()], None, NAMED_FIELDS) == ([photos, photos.plain()], [told])
+    sized = RunSpec(dataset="folder:photos", dataset_options={"image_size": 64})
+    assert complete([sized], None, NAMED_FIELDS) == ([sized], [])
+
+
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(UsageError, match="unknown recipe 'ordinery': did you mean 'ordinary'"):
         recipe_fields("ordinery", 10, {})

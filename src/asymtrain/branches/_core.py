@@ -433,7 +433,8 @@ class Branches(nn.Module):
         names = self.layers if len(self.layers) <= _MOST_NAMED else (*self.layers[:2], "...", self.layers[-1])
         choices = {"layers": ", ".join(names), **self.choices}
         lines = [f"  {option}: {text}" for option, text in choices.items()]
-        return "\n".join([f"Branches on {len(self.layers)} layers", *lines])
+        state = " until they were stripped" if self.stripped else ""
+        return "\n".join([f"Branches on {len(self.layers)} layers{state}", *lines])
 
     def __enter__(self) -> Self:
         return self

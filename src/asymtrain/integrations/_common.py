@@ -184,6 +184,11 @@ def sharded_error(by: str, instead: str) -> UsageError:
 
 def part_of(module: nn.Module, name: str = "") -> nn.Module:
     """The part of a module to attach to, out of what DDP and torch.compile put around it."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"model= is the name of the part that the training step calls, such as model='net', got a "
+            f"{type(name).__name__}: leave it out for the module itself"
+        )
     try:
         part = _bare(module).get_submodule(name)
     except AttributeError:

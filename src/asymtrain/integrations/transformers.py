@@ -26,7 +26,7 @@ from asymtrain.integrations._common import Adapter, sharded_error
 
 try:
     from accelerate.utils import send_to_device
-    from transformers import TrainerCallback
+    from transformers import Trainer, TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint, has_length
 except ImportError as error:
     raise UsageError(f"transformers does not import ({error}): {how_to_install('transformers')}") from error
@@ -58,6 +58,8 @@ def add_branches(
     The trainer's own loss stays as the trainer scales it, and the auxiliary loss is scaled like it. So the ratio of the
     two gradients does not depend on gradient accumulation.
     """
+    if not isinstance(trainer, Trainer):
+        raise UsageError(f"add_branches takes the trainer, got a {type(trainer).__name__}: add_branches(trainer, ...)")
     _refuse(trainer)
     return TrainerBranches(trainer, sample, targets, cosine, options)
 

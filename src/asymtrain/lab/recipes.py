@@ -114,6 +114,8 @@ def complete(
     `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
     are none.
     """
+    from asymtrain.lab.data.folder import IMAGE_SIZE
+
     fitted, reasons = list(specs), dict[str, None]()
     if "batch" in RECIPES.get(by or "", {}):
         for number, spec in enumerate(specs):
@@ -124,6 +126,9 @@ def complete(
         f"{word} {_of_each(fitted, field)}" for field, word in NAMED_FIELDS.items() if field not in named_fields
     ]
     defaults = [words for words in defaults if not words.endswith(" None")]
+    if any(spec.dataset.startswith("folder:") and "image_size" not in dict(spec.dataset_options) for spec in fitted):
+        side = f"{IMAGE_SIZE} x {IMAGE_SIZE} pixels"
+        reasons[f"Each image is scaled to {side}: the data's option image_size sets another size."] = None
     return fitted, [*([f"Defaults: {', '.join(defaults)}."] if defaults else []), *reasons]
 
 

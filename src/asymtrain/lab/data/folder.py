@@ -13,6 +13,7 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, whole_number
 
+IMAGE_SIZE = 32
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow's names of those: by itself it tries every format it knows, and runs Ghostscript on PostScript called x.png.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -23,7 +24,7 @@ _TILE_SIDES = (322, 323)  # tags of a TIFF
 Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
 
 
-def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
+def load(path: Path, *, image_size: int = IMAGE_SIZE, seed: int = 0) -> Dataset:
     """Read the folder; the seed matters only where there is no test folder."""
     image_size = whole_number("image_size", image_size, 1, 1024)
     seed = whole_number("seed", seed, 0)
