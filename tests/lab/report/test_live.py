@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from test_drawing import PANELS, X, drawn, figure, images
 
-from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines, Surface
 from asymtrain.lab.report.live import by_steps, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
