@@ -20,7 +20,7 @@ ELSEWHERE = {
     "pip install .": "tests/test_wheel.py builds and installs it",
     'pip install -e ".[lab]" -c constraints.txt': "made the environment that this runs in",
 }
-SHORTER = {"asymtrain tune vit": "--minutes 1 --epochs 1 --candidate alpha=0.1"}
+SHORTER = {"asymtrain tune vit": "--minutes 0.1 --epochs 1 --candidate alpha=0.1"}
 
 
 def commands():
