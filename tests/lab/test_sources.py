@@ -52,6 +52,9 @@ def test_a_config_file(tmp_path):
     model = named_model(f"hf:{file}", {"hidden_size": 8}).build_for(5, images(32))
     assert model(torch.randn(2, 3, 32, 32)).logits.shape == (2, 5)
     assert model.config.hidden_size == 8
+    named_model(f"hf:{file}", {"image_size": 16}).build_for(5, images(16))
+    with pytest.raises(UsageError, match="image_size is that of the data, 32 x 32: leave it out"):
+        named_model(f"hf:{file}", {"image_size": 64}).build_for(5, images(32))
     refuse("cannot be read as a config", f"hf:{tmp_path / 'none.json'}")
     file.write_text("{}")
     refuse("has no model_type", f"hf:{file}")

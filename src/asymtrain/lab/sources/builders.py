@@ -127,6 +127,11 @@ def _find_transformers(name: str, options: dict[str, Any]) -> Named:
             sort, classifier = "image", transformers.AutoModelForImageClassification
             if getattr(config, "image_size", None) is not None:
                 config.image_size = height if height == width else (height, width)
+            if options.get("image_size") not in (None, height, [height, width]):
+                raise UsageError(
+                    f"{text}: image_size is that of the data, {height} x {width}: leave it out of the model's options, "
+                    "or give it as an option of the data"
+                )
             if channels != 3:
                 config.num_channels = channels
         if type(config) not in classifier._model_mapping:
