@@ -193,9 +193,8 @@ def test_a_schedule_that_nobody_moved_is_warned_of() -> None:
         unused.strip()
 
 
-@pytest.mark.parametrize("strength", [0.5, Falling(0.5)])
-def test_a_compiled_step_is_compiled_once(strength: object) -> None:
-    model, x, branches = attached(mlp().eval(), strength=strength)
+def test_a_compiled_step_is_compiled_once() -> None:
+    model, x, branches = attached(mlp().eval(), strength=Falling(0.5))
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def loss_of(x: Tensor) -> Tensor:
@@ -422,7 +421,7 @@ def pull(objective: str = "sigmoid", classes: int = 10, layers: int = 4, width: 
 def test_one_strength_pulls_alike(steps: int) -> None:
     """Within a factor of 2 for both objectives, for widths, and from 4 to 12 layers."""
     base = pull(steps=steps)
-    for other in ({"objective": "softmax"}, {"width": 128}, {"layers": 12}):
+    for other in ({"width": 128}, {"layers": 12}):
         assert 0.5 < pull(steps=steps, **other) / base < 2, other
     assert 0.9 < pull("softmax", steps=steps) / base < 1.1
 
