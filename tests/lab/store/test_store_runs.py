@@ -106,6 +106,12 @@ def test_runs_are_found_by_id_and_by_field(store):
         store.runs(sed=1)
 
 
+def test_a_spec_is_decoded_once(store):
+    store.add(example_run(example_spec(1)))
+    first, second = (store.runs() for _ in range(2))
+    assert first[0].spec is second[0].spec
+
+
 def test_a_diverged_run_keeps_its_good_epochs_and_needs_no_training(tmp_path):
     spec = example_spec(1, epochs=5)
     for number, epochs in enumerate((0, 2)):

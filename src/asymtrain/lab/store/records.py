@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -83,6 +83,7 @@ def spec_row(spec: RunSpec) -> tuple[Any, ...]:
     return (spec.id, spec.dataset, spec.arch, spec.variant, seed, text)
 
 
+@lru_cache(maxsize=10_000)  # a command may read a store several times
 def read_spec(spec_id: str, text: str) -> RunSpec:
     """The spec behind a row; an error where it is not the one that the id was made from."""
     spec = RunSpec.from_dict(json.loads(text))
