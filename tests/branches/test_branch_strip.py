@@ -109,8 +109,30 @@ def test_weights_that_no_optimizer_has_are_noticed() -> None:
     assert branches.stripped
     branches = attach(model, x, CLASSES, at=AT)
     step(model, branches, optimizer)
-    with pytest.warns(UserWarning, match=r"had gradients and no optimizer changed them: give it \["):
+    with pytest.warns(UserWarning, match=r"have gradients and no optimizer changes them: give it \["):
         branches.strip()
+
+
+def test_weights_that_no_optimizer_has_are_noticed_soon_and_once() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    branches = attach(model, rows(), CLASSES, at=AT)
+    for _ in range(99):
+        step(model, branches, optimizer)
+    with pytest.warns(UserWarning, match="^after 100 steps the branches' weights have gradients and no optimizer"):
+        step(model, branches, optimizer)
+    step(model, branches, optimizer)  # tests turn a warning into an error
+    branches.disconnect()
+    branches = attach(model, rows(), CLASSES, at=AT)
+    own = torch.optim.SGD(branches.parameters(), lr=1e-3)
+    for _ in range(100):
+        step(model, branches, optimizer)
+        own.step()
+    branches.strip((optimizer, own))
+    branches = attach(model, rows(), CLASSES, at=AT).requires_grad_(False)
+    for _ in range(100):
+        step(model, branches, optimizer)
+    branches.strip()
 
 
 def test_weights_that_are_trained_or_meant_to_rest_are_not_noticed() -> None:

@@ -1,5 +1,6 @@
 """What optimizers do with the weights of branches: the warnings of `strip`, and how weights leave an optimizer."""
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,23 +10,31 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
+
+_SOON = 100  # steps, after which the branches' weights should have changed
+_UNCHANGED = (
+    "the branches' weights have gradients and no optimizer changes them: give it [*model.parameters(), "
+    "*branches.parameters()]"
+)
 
 
 class StepHook:
     """Notes which optimizers make a step while branches are on the model: torch calls it after a step of any optimizer.
 
-    It keeps neither the optimizers nor the model alive.
+    Soon it warns where none of them changes the branches. It keeps neither the optimizers nor the model alive.
     """
 
     def __init__(
-        self, model: nn.Module, weights: Iterable[nn.Parameter], after_step: Callable[[], None] | None
+        self, model: nn.Module, weights: Sequence[nn.Parameter], after_step: Callable[[], None] | None
     ) -> None:
         self.model = weakref.ref(model)
         self.after_step = after_step  # called after each step of an optimizer that has weights of the model
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.of_model: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those of them that have weights of the model
+        self.weights = [weakref.ref(weight) for weight in weights]
         self.versions = _versions(weights), _versions(model.parameters())  # how often each was changed so far
+        self.steps = 0  # of optimizers that have weights of the model
         self.handle = register_optimizer_step_post_hook(self)
 
     def __call__(self, optimizer: Optimizer, *_: object) -> None:
@@ -37,7 +46,14 @@ class StepHook:
             own = {id(weight) for weight in (() if model is None else model.parameters())}
             if not own.isdisjoint(_ids_in(optimizer)):
                 self.of_model.add(optimizer)
-        if self.after_step is not None and optimizer in self.of_model:
+        if optimizer not in self.of_model:
+            return
+        self.steps += 1
+        if self.steps == _SOON:
+            weights = [weight for reference in self.weights if (weight := reference()) is not None]
+            if self._model_alone_changed(weights) and _have_gradients(weights):
+                warnings.warn(f"after {_SOON} steps {_UNCHANGED}", UsageWarning, stacklevel=3)
+        if self.after_step is not None:
             self.after_step()
 
     def left_out(self, weights: Sequence[nn.Parameter], *, missing: bool, used: bool) -> Iterator[str]:
@@ -45,22 +61,14 @@ class StepHook:
 
         `missing`: the optimizer given to strip never had the weights. `used`: a loss of the branches was taken.
         """
-        model = self.model()
-        model_alone = (
-            model is not None
-            and self.versions[0] == _versions(weights)
-            and self.versions[1] != _versions(model.parameters())
-        )
+        model_alone = self._model_alone_changed(weights)
         if missing:
             yield (
                 "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
                 "*branches.parameters()]"
             )
-        elif model_alone and any(weight.grad is not None for weight in weights):
-            yield (
-                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
-                "*branches.parameters()]"
-            )
+        elif model_alone and _have_gradients(weights):
+            yield _UNCHANGED
         stripped_ids = {id(weight) for weight in weights}
         ids_of_optimizers = [_ids_in(optimizer) for optimizer in self.optimizers]
         if any(ids & stripped_ids and ids - stripped_ids for ids in ids_of_optimizers):
@@ -70,6 +78,12 @@ class StepHook:
                 "the model was trained and branches.loss never called, so the branches had no effect: add "
                 "branches.loss(targets) to the loss of each step"
             )
+
+    def _model_alone_changed(self, weights: Sequence[nn.Parameter]) -> bool:
+        """Whether steps changed the model's weights and none of the branches'."""
+        of_branches, of_model = self.versions
+        model = self.model()
+        return model is not None and of_branches == _versions(weights) and of_model != _versions(model.parameters())
 
 
 def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
@@ -98,6 +112,10 @@ def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Seq
             inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
             inner.state.clear()
     return had
+
+
+def _have_gradients(weights: Iterable[nn.Parameter]) -> bool:
+    return any(weight.grad is not None for weight in weights)
 
 
 def _ids_in(optimizer: Optimizer) -> set[int]:
