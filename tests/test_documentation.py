@@ -55,7 +55,7 @@ def each_of(files, name):
 
 
 @pytest.mark.parametrize("page", each_of(PAGES, "name"))
-@pytest.mark.usefixtures("workplace", "one_core")
+@pytest.mark.usefixtures("workplace")
 def test_code_blocks_run(page):
     run_blocks(page, page.read_text())
 

@@ -178,6 +178,15 @@ def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(writte
     assert '<p class="lead">0 hurt, 3 inconclusive. Largest difference: ' in text
 
 
+def test_settings_in_which_comparisons_differ_are_a_table(make_run, tmp_path):
+    bases = RunSpec(arch="mlp", epochs=2, alpha=0.5), RunSpec(arch="cnn", epochs=2, alpha=0.25, bias="prior")
+    write_report([make_run(spec) for base in bases for spec in pairs(base, [1, 2])], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    differing = text[text.index("<h3>Settings that differ") : text.index("<h3>Settings that all share")]
+    rows = re.findall(r"<tr><th>(.*)<td>(.*)<td>(.*)", differing)
+    assert rows == [("alpha", "0.5", "0.25"), ("bias", "none", "prior")]
+
+
 def test_a_link_that_leads_in_a_circle_is_refused(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(UsageError, match="--out"):
