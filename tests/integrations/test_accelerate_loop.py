@@ -20,9 +20,8 @@ def _own_state():
     GradientState._reset_state()
 
 
-@pytest.mark.parametrize("accumulate", [2, 3])
-def test_a_loop_of_accelerate_trains_what_a_loop_by_hand_trains(accumulate):
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+def test_a_loop_of_accelerate_trains_what_a_loop_by_hand_trains():
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, alone = seeded(Net), seeded(Net)
     branches = branches_on(model)
     criterion = branches.criterion(F.cross_entropy)
@@ -36,7 +35,7 @@ def test_a_loop_of_accelerate_trains_what_a_loop_by_hand_trains(accumulate):
                 optimizer.step()
                 optimizer.zero_grad()
     branches.strip(optimizer)
-    by_hand(alone, accumulate=accumulate)
+    by_hand(alone, accumulate=2)
     assert_same_bits(model, alone)
     assert set(optimizer.state) == set(model.parameters())
     assert_bare(model)
