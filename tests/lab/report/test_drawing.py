@@ -69,8 +69,8 @@ PANELS = {
 }
 
 
-def figure(kind, columns=3):
-    return Figure("f", 'A "figure" & more', PANELS[kind], 2 if kind == "contours" else columns)
+def figure(kind, columns=3, name="f", title='A "figure" & more'):
+    return Figure(name, title, PANELS[kind], 2 if kind == "contours" else columns)
 
 
 def single(*lines, **more):

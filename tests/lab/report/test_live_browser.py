@@ -45,7 +45,7 @@ def pages(tmp_path_factory):
     write_report(runs, out / "report")
     results, behind = invented_results()
     paper = write_paper(out / "paper", results, judge_results(results), STUDY, "asymtrain paper show", behind)
-    figures = [*(figure(kind, kind, f"Figure of {kind}") for kind in PANELS), frames()]
+    figures = [*(figure(kind, name=kind, title=f"Figure of {kind}") for kind in PANELS), frames()]
     alignment = alignment_page(runs)
     common = {"lead": "What it says.", "facts": {}, "document": {}}
     kinds = write_page(out, "kinds", title="Kinds", tables=[NUMBERS], figures=figures, **common)
