@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 from composer.loggers import InMemoryLogger
 from composer.models import ComposerModel
 
-from asymtrain.integrations.composer import Branches
+from asymtrain.integrations.composer import BranchesAlgorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?!.*attached anew)")  # Composer is older than this torch
 
@@ -71,7 +71,7 @@ def fit(model, *algorithms, epochs="2ep", again=None, loader=None, **options):
 def test_outputs_of_any_kind_train_what_a_loop_by_hand_trains(kind):
     model, alone = Wrapped(), seeded(Net)
     model.kind = kind
-    added = Branches(strength=0.5, **AT)
+    added = BranchesAlgorithm(strength=0.5, **AT)
     trainer = fit(model, added)
     by_hand(alone, strength=0.5)
     for name, value in alone.state_dict().items():
@@ -86,20 +86,24 @@ def test_strength_0_is_the_trainer_alone():
     """In microbatches, of which Composer scales the loss."""
     plain, model = Wrapped(), Wrapped()
     fit(plain, device_train_microbatch_size=BATCH // 2)
-    fit(model, Branches(strength=0, **AT), device_train_microbatch_size=BATCH // 2)
+    fit(model, BranchesAlgorithm(strength=0, **AT), device_train_microbatch_size=BATCH // 2)
     assert_same_bits(model, plain)
 
 
 def test_microbatches_change_nothing():
     whole, parts = Wrapped(), Wrapped()
-    fit(whole, Branches(**AT))
-    fit(parts, Branches(**AT), device_train_microbatch_size=BATCH // 4)
+    fit(whole, BranchesAlgorithm(**AT))
+    fit(parts, BranchesAlgorithm(**AT), device_train_microbatch_size=BATCH // 4)
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, atol=1e-4, rtol=1e-4)
 
 
 def test_checkpoints_are_the_model_s_and_resume_with_the_branches(tmp_path):
-    whole, resumed, added, again = Wrapped(), Wrapped(), *(Branches(strength=Falling(2.0), **AT) for _ in range(2))
+    whole, resumed, added, again = (
+        Wrapped(),
+        Wrapped(),
+        *(BranchesAlgorithm(strength=Falling(2.0), **AT) for _ in range(2)),
+    )
     saving = {"save_folder": str(tmp_path), "save_interval": "1ep", "save_filename": "{epoch}.pt"}
     fit(whole, added, epochs="3ep", **saving)
     saved = torch.load(tmp_path / "2.pt", weights_only=False)["state"]
@@ -111,8 +115,8 @@ def test_checkpoints_are_the_model_s_and_resume_with_the_branches(tmp_path):
 
 def test_what_is_logged_and_that_measuring_changes_nothing():
     model, silent, logger = Wrapped(), Wrapped(), InMemoryLogger()
-    fit(model, Branches(every=4, **AT), loggers=[logger])
-    fit(silent, Branches(every=0, **AT))
+    fit(model, BranchesAlgorithm(every=4, **AT), loggers=[logger])
+    fit(silent, BranchesAlgorithm(every=0, **AT))
     names = ["main_loss", "auxiliary_loss", *(f"auxiliary_loss/net.{layer}" for layer in LAYERS), "gradient_cosine"]
     for name in names:
         assert len(logger.data[f"loss/train/{name}"]) == 3, name
@@ -124,21 +128,21 @@ def test_averages_and_soft_targets_train_with_it():
     from composer.algorithms import EMA, MixUp
 
     averaged, alone = Wrapped(), Wrapped()
-    fit(averaged, Branches(strength=0, **AT), EMA(half_life="2ba"))
+    fit(averaged, BranchesAlgorithm(strength=0, **AT), EMA(half_life="2ba"))
     fit(alone, EMA(half_life="2ba"))
     assert_same_bits(averaged, alone)
     seen = []
-    mixed = Branches(targets=lambda batch: seen.append(batch[1]) or batch[1], **AT)
+    mixed = BranchesAlgorithm(targets=lambda batch: seen.append(batch[1]) or batch[1], **AT)
     fit(Wrapped(), mixed, MixUp())
     assert {targets.shape for targets in seen} == {(BATCH, CLASSES)}
 
 
 def test_a_part_of_the_model_a_second_fit_and_what_is_refused():
     with pytest.raises(UsageError, match="unknown part of Wrapped 'nett': did you mean 'net'"):
-        fit(Wrapped(), Branches(model="nett", sample=examples()[0][:2], classes=CLASSES))
+        fit(Wrapped(), BranchesAlgorithm(model="nett", sample=examples()[0][:2], classes=CLASSES))
     with pytest.raises(UsageError, match="give sample=, what 'net' is called with"):
-        Branches(model="net", classes=CLASSES)
-    part = Branches(model="net", sample=examples()[0][:2], at="blocks.*", classes=CLASSES)
+        BranchesAlgorithm(model="net", classes=CLASSES)
+    part = BranchesAlgorithm(model="net", sample=examples()[0][:2], at="blocks.*", classes=CLASSES)
     model = Wrapped()
     fit(model, part, epochs="1ep", again="1ep")
     assert part.branches.layers == tuple(LAYERS)

@@ -173,10 +173,10 @@ def lightning(job):
 
 
 def composer(job):
-    from test_composer_algorithm import Branches, Wrapped, fit
+    from test_composer_algorithm import BranchesAlgorithm, Wrapped, fit
 
     model, on = Wrapped(), {"model": "net", "sample": examples()[0][:2], "at": "blocks.*", "classes": CLASSES}
-    added = [] if job.options is None else [Branches(every=0, **on, **job.options)]
+    added = [] if job.options is None else [BranchesAlgorithm(every=0, **on, **job.options)]
     more = {"compile_config": {"backend": "eager"}} if job.compiled else {}
     fit(model, *added, epochs=f"{job.epochs}ep", loader=job.loader(), **more)
     return model.net, added[0].branches if added else None

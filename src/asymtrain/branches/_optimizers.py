@@ -1,4 +1,4 @@
-"""What optimizers do with the weights of branches: the warnings of `strip`, and how weights leave an optimizer."""
+"""What optimizers do with the weights of branches: warnings where a loop forgets them, and how they leave."""
 
 import warnings
 import weakref
@@ -13,10 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from asymtrain.errors import UsageError, UsageWarning
 
 _SOON = 100  # steps, after which the branches' weights should have changed
-_UNCHANGED = (
-    "the branches' weights have gradients and no optimizer changes them: give it [*model.parameters(), "
-    "*branches.parameters()]"
-)
+_REMEDY = "give it [*model.parameters(), *branches.parameters()]"
+_UNCHANGED = f"the branches' weights have gradients and no optimizer changes them: {_REMEDY}"
 
 
 class StepHook:
@@ -63,10 +61,7 @@ class StepHook:
         """
         model_alone = self._model_alone_changed(weights)
         if missing:
-            yield (
-                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
-                "*branches.parameters()]"
-            )
+            yield f"the optimizer given to strip never had the branches' weights: {_REMEDY}"
         elif model_alone and _have_gradients(weights):
             yield _UNCHANGED
         stripped_ids = {id(weight) for weight in weights}

@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 
-class Branches(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optional, and untyped where it is missing
+class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer is optional, and untyped where it is missing
     """Trains a ComposerModel with branches, which are removed when `fit` ends.
 
     Checkpoints hold the model and the optimizer of training without branches; the branches are in the algorithm's
