@@ -4,6 +4,7 @@
     python benchmarks/study.py --arch mlp --epochs 1 --runs 4 --device cpu
     python benchmarks/study.py --arch vit_tiny --loop-runs 4   # where the loop would take too long
     python benchmarks/study.py --arch vit --cache DIR          # twice: the second finds its compiled code there
+    python benchmarks/study.py --arch cnn --epochs 5 --reckon 200    # what a study of 200 epochs would take
 
 The same specs are trained twice, each time by a new process: by the engine, and by the expert's loop of loops.py, one
 run after another (on a GPU compiled and captured, once for all runs that differ in seed, alpha or branch labels; on a
@@ -14,7 +15,8 @@ a checkpoint a minute. The data is CIFAR-100 if $ASYMTRAIN_DATA has it, else ran
 Counted is everything from the start of the process to its last row. Compiled code is not taken from an earlier process
 unless `--cache` names its folder. The ratio is the seconds of the loop by those of the engine. `--loop-runs` trains
 only the first runs by the loop and reckons the others: one whose program is compiled takes as long as such runs took on
-average, and one that compiles a program as long as those that did. The parts:
+average, and one that compiles a program as long as those that did. On a GPU, `--reckon` adds to both sides what further
+epochs take in steps, evaluation and log, if each takes as long as those that were trained. The parts:
 
 - import; data (loading, fingerprints); setup (plans, splits, initial weights, data to the device)
 - compile: the compiler wherever it runs, and the steps that warm up a capture; capture: recording the CUDA graphs
@@ -61,6 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 INPUTS_OF_A_STEP = ("seed", "alpha", "alpha_schedule", "branch_labels")  # runs that differ in these share a program
 PARTS = ("import", "data", "setup", "compile", "capture", "steps", "evaluation", "store", "log", "other")
+GROWING = ("steps", "evaluation", "log")  # with the epochs
 SIDES = ("engine", "loop")
 CHECKPOINT_SECONDS = 60.0
 LARGEST_DIFFERENCE = 0.01  # of the mean test accuracies
@@ -116,6 +119,7 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=3)
     options.add_argument("--runs", type=int, default=36, help="fewer make it small: the first of the list")
     options.add_argument("--loop-runs", type=int, help="how many of them the loop trains; the rest is reckoned")
+    options.add_argument("--reckon", type=int, metavar="EPOCHS", help="say what a study of so many epochs would take")
     options.add_argument("--images", type=int, default=50_000, help="of random data, where there is no CIFAR-100")
     options.add_argument("--device")
     options.add_argument("--precision", help="bf16 on a GPU, fp32 on a CPU, where nothing is given")
@@ -129,6 +133,10 @@ def main() -> None:
         return
     if chosen.loop_runs is not None and not 3 <= chosen.loop_runs <= chosen.runs:
         options.error("--loop-runs must be between 3 and --runs: two runs that share a program are timed")
+    if chosen.reckon and chosen.device == "cpu":
+        options.error(
+            "--reckon is for a GPU: on a CPU, the engine's steps are in other processes and not counted apart"
+        )
     with tempfile.TemporaryDirectory() as folder:
         _measure(chosen, Path(folder))
 
@@ -157,6 +165,13 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     print(f"{device_name(device)}, torch {torch.__version__}: {what}, from a cold process to the last row")
     how = "" if not rest else f" ({loop:.1f} s for {len(by_loop)} of {len(specs)} runs, the rest reckoned)"
     print(f"engine {engine:.1f} s, expert's loop {loop + rest:.1f} s{how}: {(loop + rest) / engine:.2f}x")
+    if chosen.reckon:
+        trained = {"engine": len(specs), "loop": len(by_loop)}
+        epoch = {side: sum(map(sides[side]["parts"].get, GROWING)) / trained[side] / chosen.epochs for side in SIDES}
+        further = len(specs) * (chosen.reckon - chosen.epochs)
+        engine, loop = engine + further * epoch["engine"], loop + rest + further * epoch["loop"]
+        reckon = f"engine {engine:.0f} s, expert's loop {loop:.0f} s: {loop / engine:.2f}x"
+        print(f"{chosen.reckon} epochs, reckoned: {reckon}")
     print(f"  {'':10} {'engine':>8} {'loop':>10}")
     for part in PARTS:
         print(f"  {part:10} {sides['engine']['parts'][part]:8.1f} s {sides['loop']['parts'][part]:8.1f} s")
