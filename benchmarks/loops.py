@@ -104,7 +104,8 @@ class Loop:
     def prepare(self) -> None:
         """Compile and capture whatever a run needs; this trains a few steps, so `begin` comes after it."""
         if self.expert:
-            _ = self.measured_step
+            if self.shared:  # else there is no cosine, and `epoch` asks for none
+                _ = self.measured_step
             self.answers(*self.test)
 
     @torch.no_grad()
