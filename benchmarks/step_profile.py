@@ -2,20 +2,24 @@
 
     python benchmarks/step_profile.py --arch vit
     python benchmarks/step_profile.py --arch resnet18 --recipe strong
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/step_profile.py --arch common:mlp_with_dropout --precision fp32
 
-Where the kernels' time together is more than a step takes, they ran side by side.
+Where the kernels' time together is more than a step takes, they ran side by side. Where there is no GPU: the operations
+of a step of one run, by the engine and by the plain loop, with the largest differences first.
 """
 
 import argparse
 import time
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from asymtrain.lab.recipes import RECIPES, recipe_fields
-from common import Timer, bench_spec, engine_step, stack_size
+from common import Timer, bench_spec, engine_step, stack_size, synthetic
+from loops import Loop
 
-STEPS, ROWS = 3, 20
+STEPS, CPU_STEPS, ROWS = 3, 30, 20
 
 
 def main() -> None:
@@ -26,7 +30,8 @@ def main() -> None:
     options.add_argument("--runs", type=int, help="in the stack; what benchmarks/stack.py takes where nothing is given")
     chosen = options.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("no GPU here: the engine's step on a CPU is plain torch, profile it as any other program")
+        beside_loop(chosen.arch, chosen.precision, recipe_fields(chosen.recipe, 1, {}))
+        return
     runs, device, begun = chosen.runs or stack_size(chosen.arch, "cuda"), torch.device("cuda"), time.perf_counter()
     _, step = engine_step(chosen.arch, runs, chosen.precision, device, **recipe_fields(chosen.recipe, 1, {}))
     built = time.perf_counter() - begun
@@ -49,6 +54,24 @@ def main() -> None:
     for kernel in kernels[:ROWS]:
         spent = kernel.self_device_time_total
         print(f"{spent / STEPS:10.1f} µs {kernel.count / STEPS:6.0f} x {spent / total:6.1%}  {kernel.key[:90]}")
+
+
+def beside_loop(arch: str, precision: str, recipe: dict[str, Any]) -> None:
+    """Print what the operations of the two take of a step, on a CPU."""
+    device, spent = torch.device("cpu"), []
+    _, engine = engine_step(arch, 1, precision, device, **recipe)
+    for step in (engine, Loop(bench_spec(arch, precision, **recipe), synthetic(), device).step):
+        step()
+        with profile(activities=[ProfilerActivity.CPU]) as recorded:
+            for _ in range(CPU_STEPS):
+                step()
+        spent.append({one.key: one.self_cpu_time_total / CPU_STEPS for one in recorded.key_averages()})
+    by_engine, by_loop = spent
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads: {arch}, {precision}; µs of a step by the "
+          f"engine {sum(by_engine.values()):.0f}, by the loop {sum(by_loop.values()):.0f}")  # fmt: skip
+    more = {name: by_engine.get(name, 0.0) - by_loop.get(name, 0.0) for name in {**by_engine, **by_loop}}
+    for name in sorted(more, key=lambda name: -abs(more[name]))[:ROWS]:
+        print(f"{by_engine.get(name, 0.0):10.0f} {by_loop.get(name, 0.0):10.0f} {more[name]:+10.0f}  {name}")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,17 @@ class Draws(TorchDispatchMode):
             values[part] = (words >> _TO_24_BITS) * 2.0**-24
         return torch.from_numpy(values).view(like.shape).to(like.dtype)
 
-    def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype) -> Tensor:
-        """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`."""
+    def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
+        """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`; in place, in its memory.
+
+        But elsewhere where they cannot be written there at once.
+        """
         if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
             return (self._next(streams.uniform, like) < p).to(dtype)
         # Written as floats at once if these are needed: converting bools takes a fifth of the time of drawing.
-        numbers = torch.empty(like.shape, dtype=torch.bool if dtype == torch.bool else torch.float32)
+        written = torch.bool if dtype == torch.bool else torch.float32
+        own = in_place and like.dtype == written and like.is_contiguous() and not like.requires_grad
+        numbers = like if own else torch.empty(like.shape, dtype=written)
         values = numbers.view(-1).numpy()
         # Of 2^24 numbers so many are below p, which torch takes in float32.
         limit = np.uint64(ceil(float(np.float32(p)) * 2**24) << 40)
@@ -136,6 +141,11 @@ def _ones(draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: ob
     return draws.below(input, p, input.dtype)
 
 
+def _set_to_ones(draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None) -> Tensor:
+    ones = draws.below(input, p, input.dtype, in_place=True)
+    return ones if ones is input else input.copy_(ones)
+
+
 def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tensor:
     """Ones with the probabilities that the input holds."""
     return _ones(draws, input, input)
@@ -175,8 +185,8 @@ _DRAWN: dict[object, Callable[..., Any]] = {
     aten.native_dropout.default: _dropout,
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _ones,
-    aten.bernoulli_.float: _in_place(_ones),
-    aten.bernoulli_.Tensor: _in_place(_ones),
+    aten.bernoulli_.float: _set_to_ones,
+    aten.bernoulli_.Tensor: _set_to_ones,
     aten.uniform_.default: _in_place(_between),
     aten.normal_.default: _in_place(_around),
     aten.rand.default: _new(Draws.uniform),
