@@ -104,6 +104,8 @@ def _misread(error: Any) -> str:
             value = str(store) if store.is_file() else value
         guess = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
         text += f". Did you mean {guess} {value}?" if guess in options else ""
+    elif wrong := re.match(r"Invalid value for '(--[\w-]+)'.* valid (integer|number|float)", text):
+        text = f"{wrong[1]} needs a {'whole number' if wrong[2] == 'integer' else 'number'}"
     elif "command 'compare'" in text:  # a name that the library has
         text = "No such command 'compare'. Did you mean 'run'?"
     return text if "Did you mean" in text else f"{text.rstrip('.')}: see `{path} --help`"

@@ -165,6 +165,8 @@ def test_an_unknown_option_is_met_with_a_near_one(refused, option, cure):
     [
         ("tune --arch mlp", "No such option: --arch; the model is given without it: asymtrain tune MODEL"),
         ("store check --store x.sqlite", "--store; the store is given without it: asymtrain store check STORE"),
+        ("run --epochs 1.5", "--epochs needs a whole number: see `asymtrain run --help`"),
+        ("tune --minutes x", "--minutes needs a number: see"),
         ("run --model mlp", "No such option: --model. Did you mean --arch?"),
         ("run mlp", "Did you mean --arch mlp?"),
         ("measure alignment my.nets:build", "Did you mean --arch my.nets:build?"),
