@@ -4,8 +4,9 @@
     python benchmarks/step_profile.py --arch resnet18 --recipe strong
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/step_profile.py --arch common:mlp_with_dropout --precision fp32
 
-Where the kernels' time together is more than a step takes, they ran side by side. Where there is no GPU: the operations
-of a step of one run, by the engine and by the plain loop, with the largest differences first.
+Where the kernels' time together is more than a step takes, they ran side by side. The parts of the compilation are
+those that torch counts, each inside of the one before. Where there is no GPU: the operations of a step of one run, by
+the engine and by the plain loop, with the largest differences first.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 from typing import Any
 
 import torch
+from torch._dynamo.utils import calculate_time_spent
 from torch.profiler import ProfilerActivity, profile
 
 from asymtrain.lab.recipes import RECIPES, recipe_fields
@@ -20,6 +22,7 @@ from common import Timer, bench_spec, engine_step, stack_size, synthetic
 from loops import Loop
 
 STEPS, CPU_STEPS, ROWS = 3, 30, 20
+COMPILATION = ("total_wall_time", "entire_frame_compile", "backend_compile", "inductor_compile", "async_compile.wait")
 
 
 def main() -> None:
@@ -51,9 +54,11 @@ def main() -> None:
           f"{chosen.precision}, recipe {chosen.recipe}")  # fmt: skip
     print(f"{images / seconds:,.0f} images/s, step {1e6 * seconds:.0f} µs, kernels {total / STEPS:.0f} µs in "
           f"{launches:.0f} launches; built after {built:.1f} s, warm after {warm:.1f} s")  # fmt: skip
+    spent = calculate_time_spent()
+    print(f"compilation: {', '.join(f'{part} {spent.get(part, 0.0):.1f} s' for part in COMPILATION)}")
     for kernel in kernels[:ROWS]:
-        spent = kernel.self_device_time_total
-        print(f"{spent / STEPS:10.1f} µs {kernel.count / STEPS:6.0f} x {spent / total:6.1%}  {kernel.key[:90]}")
+        own = kernel.self_device_time_total
+        print(f"{own / STEPS:10.1f} µs {kernel.count / STEPS:6.0f} x {own / total:6.1%}  {kernel.key[:90]}")
 
 
 def beside_loop(arch: str, precision: str, recipe: dict[str, Any]) -> None:
