@@ -154,3 +154,18 @@ def test_memory_is_reckoned_with_the_size_that_the_images_have(tmp_path):
     spec = RunSpec(dataset=f"npz:{tmp_path / 'data.npz'}", arch="vit", arch_options={"patch": 7})  # not of 32 pixels
     load_for(spec)
     assert bytes_of_run(spec) > 0
+
+
+def test_files_that_changed_are_read_again(tmp_path, monkeypatch):
+    """In one process, such as a notebook."""
+
+    def written(folder, rows):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        np.savez("data.npz", x=np.zeros((rows, 1, 8, 8), np.uint8), y=np.arange(rows) % 2)
+        dataset = load_for(spec)
+        assert load_for(spec) is dataset
+        return len(dataset.train) + len(dataset.test)
+
+    spec = RunSpec(dataset="npz:data.npz")
+    assert [written("here", 20), written("here", 40), written("there", 60)] == [20, 40, 60]

@@ -162,13 +162,13 @@ def tune(
             where = {name: getattr(effort, name) for name in ("device", "data_root", "executor", "address")}
             where |= {"store": store, "out": output.out}
             result = run_question(question, display, tracker=tracker, begun=begun, **where)
-    said = result.interrupted and not output.json
-    if said:  # before the page, which takes a second or two
+    is_shown = result.interrupted and not output.json
+    if is_shown:  # before the page, which takes a second or two
         stdout().print(str(result))
     result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
     with redirect_stdout(sys.stderr):
         files = {**write_tuned(output.out, result), "store": store}
-    tables, sentences = tune_tables(result), () if said else (result.sentence, *result.more)
+    tables, sentences = tune_tables(result), () if is_shown else (result.sentence, *result.more)
     show_page(files, result.to_dict(), tables, sentences, code=result.snippet, json=output.json)
     if result.interrupted:
         stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")

@@ -132,6 +132,19 @@ def load_offline(name: str, *, root: Path | str | None = None, **options: object
     return load(name, root=root, **options, **({"download": False} if source and source[0].is_in else {}))
 
 
+def state_of_files(name: str) -> tuple[object, ...]:
+    """Another value where the dataset is read from another place than before, or its files may have changed."""
+    entry = _find(name)
+    if entry is None or not entry[1]:
+        return ()
+    path = at_home(entry[1]).absolute()
+    try:  # a folder changes with each file that comes or goes
+        places = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
+        return path, tuple(place.stat().st_mtime_ns for place in places)
+    except OSError:  # which `load` explains
+        return (path,)
+
+
 @contextmanager
 def kept_dataset(dataset: Dataset) -> Iterator[str]:
     """A name by which this process loads the dataset as long as the block lasts; it changes with what it holds."""

@@ -10,6 +10,7 @@ import torch
 
 from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.data import Dataset, load
+from asymtrain.lab.data.registry import state_of_files
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import plan
@@ -178,7 +179,7 @@ class _Watch:
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
     """The dataset that a spec names; one at a time is kept, since CIFAR takes 180 MB."""
-    key = (spec.dataset, spec.dataset_options, data_root)
+    key = (spec.dataset, spec.dataset_options, data_root, state_of_files(spec.dataset))
     if key not in _LOADED:
         _LOADED.clear()
         _LOADED[key] = load(spec.dataset, root=data_root, **dict(spec.dataset_options))
