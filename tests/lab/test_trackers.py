@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ libraries_warn = pytest.mark.filterwarnings("ignore")  # of what other libraries
 def test_epochs_settings_and_outcome_arrive(library, tmp_path, one_core, capsys):
     lines = []
     # Tested every epoch: all curves have all epochs.
-    specs = pairs(RunSpec(**{**vars(SPECS[1]), "test": "every"}), [42])
+    specs = pairs(replace(SPECS[1], test="every"), [42])
     with tracking(open_tracker(library, tmp_path), lambda progress: None, lines.append) as update:
         runs = list(execute(specs, device="cpu", progress=update))
     curves, outcomes, rates = READERS[library](tmp_path)
