@@ -166,8 +166,7 @@ def tune(
     if is_shown:  # before the page, which takes a second or two
         stdout().print(str(result))
     result = dataclasses.replace(result, command=typed_command(context), versions=versions_in(store, result.runs))
-    with redirect_stdout(sys.stderr):
-        files = {**write_tuned(output.out, result), "store": store}
+    files = {**write_tuned(output.out, result), "store": store}
     tables, sentences = tune_tables(result), () if is_shown else (result.sentence, *result.more)
     show_page(files, result.to_dict(), tables, sentences, code=result.snippet, json=output.json)
     if result.interrupted:

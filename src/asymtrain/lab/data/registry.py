@@ -140,7 +140,7 @@ def state_of_files(name: str) -> tuple[object, ...]:
     path = at_home(entry[1]).absolute()
     try:  # a folder changes with each file that comes or goes
         places = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
-        return path, tuple(place.stat().st_mtime_ns for place in places)
+        return path, tuple((state.st_mtime_ns, state.st_size) for state in map(Path.stat, places))
     except OSError:  # which `load` explains
         return (path,)
 

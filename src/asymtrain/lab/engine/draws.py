@@ -9,7 +9,7 @@ a dozen times, and take longer than torch's own dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from typing import Any
 
@@ -60,10 +60,7 @@ class Draws(TorchDispatchMode):
         return torch.from_numpy(values).view(like.shape).to(like.dtype)
 
     def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
-        """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`; in place, in its memory.
-
-        But elsewhere where they cannot be written there at once.
-        """
+        """Ones where the next uniform numbers are below p, else zeros, like `like`, and in its memory if told so."""
         if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
             return (self._next(streams.uniform, like) < p).to(dtype)
         # Written as floats at once if these are needed: converting bools takes a fifth of the time of drawing.
@@ -136,14 +133,11 @@ def _mixed(z: int) -> int:
     return z ^ z >> 31
 
 
-def _ones(draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None) -> Tensor:
+def _ones(
+    draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None, in_place: bool = False
+) -> Tensor:
     """In the shape of the input, ones with probability p."""
-    return draws.below(input, p, input.dtype)
-
-
-def _set_to_ones(draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None) -> Tensor:
-    ones = draws.below(input, p, input.dtype, in_place=True)
-    return ones if ones is input else input.copy_(ones)
+    return draws.below(input, p, input.dtype, in_place=in_place)
 
 
 def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tensor:
@@ -185,8 +179,8 @@ _DRAWN: dict[object, Callable[..., Any]] = {
     aten.native_dropout.default: _dropout,
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _ones,
-    aten.bernoulli_.float: _set_to_ones,
-    aten.bernoulli_.Tensor: _set_to_ones,
+    aten.bernoulli_.float: _in_place(partial(_ones, in_place=True)),
+    aten.bernoulli_.Tensor: _in_place(partial(_ones, in_place=True)),
     aten.uniform_.default: _in_place(_between),
     aten.normal_.default: _in_place(_around),
     aten.rand.default: _new(Draws.uniform),
