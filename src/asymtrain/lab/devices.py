@@ -108,17 +108,6 @@ def one_thread(device: torch.device) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def start_compiler(device: torch.device) -> None:
-    """Start the processes in which torch compiles kernels, which load torch for seconds while this one goes on.
-
-    The compiler starts them too, at its first program, and compiles kernels one by one until they are ready.
-    """
-    if device.type == "cuda":
-        from torch._inductor.async_compile import maybe_warm_pool
-
-        maybe_warm_pool()
-
-
 @contextmanager
 def compiler_settings() -> Iterator[None]:
     """What compiled programs need, while they are compiled and called."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.devices import compiler_settings, device_name, start_compiler
+from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
@@ -52,7 +52,6 @@ class Stack:
         strategy: Strategy = "batched",
     ) -> None:
         self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
-        start_compiler(self.device)
         load_kernels(self.device)
         # What the Asymmetric runs share on the auxiliary side.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])

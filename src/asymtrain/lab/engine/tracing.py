@@ -77,32 +77,18 @@ def record(
             raise  # half of the stack may have room for it
         return None
 
-    recorded = _opaque(_for_all(graph) if runs > 1 else graph)
-
     def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
         values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in buffer_names]
-        logits, *features = recorded(values, buffers, images, training.keys, training.step)
-        return logits, features
+        return _for_all(graph)(values, buffers, images, training.keys, training.step)
 
     def alone(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
         # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
         values = [parameters[name].squeeze(0) for name in names]
         buffers = [training.buffers[name][0] for name in buffer_names]
-        logits, *features = recorded(values, buffers, images[0], training.keys[0], training.step)
+        logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
         return logits[None], [feature[None] for feature in features]
 
     return together if runs > 1 else alone
-
-
-def _opaque(graph: Callable[..., Any]) -> Callable[..., list[Tensor]]:
-    """One operation for the compiler's frontend, which would otherwise read the graph's Python for seconds and find the
-    operations that its backend finds too."""
-
-    def outputs(*inputs: Any) -> list[Tensor]:
-        logits, features = graph(*inputs)
-        return [logits, *features]
-
-    return torch.compiler.allow_in_graph(outputs)
 
 
 def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
