@@ -150,6 +150,8 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
     data = _data(folder / "random.npz", chosen.images)
     specs = study_specs(chosen.arch, chosen.runs, dataset=data, epochs=chosen.epochs, precision=precision)
+    if chosen.loop_runs:  # kind by kind: the rows that are compared are then of several seeds
+        specs = [spec for kind in range(len(KINDS)) for spec in specs[kind :: len(KINDS)]]
     by_loop = specs[: chosen.loop_runs]
     sides: dict[str, dict[str, Any]] = {}
     for side, own in zip(SIDES, (specs, by_loop), strict=True):
@@ -237,10 +239,11 @@ def _agreement(folder: Path, specs: "list[RunSpec]", by_loop: "list[RunSpec]") -
     differences = [one.test_accuracy - other.test_accuracy for one, other in pairs]
     losses = [abs(one.main_loss / other.main_loss - 1) for one, other in pairs]
     mean, largest = statistics.fmean(differences), max(map(abs, differences))
+    found = (f"rows of {len(pairs)} runs on both sides: test accuracies differ by {100 * mean:+.2f} points in the "
+             f"mean, at most {100 * largest:.2f}; main losses at most {max(losses):.1e} of theirs")  # fmt: skip
     if abs(mean) > LARGEST_DIFFERENCE:
-        sys.exit(f"the two sides do not train the same: test accuracies differ by {100 * mean:+.2f} points in the mean")
-    return (f"rows of {len(pairs)} runs on both sides: test accuracies differ by {100 * mean:+.2f} points in the mean, "
-            f"at most {100 * largest:.2f}; main losses at most {max(losses):.1e} of theirs")  # fmt: skip
+        sys.exit(f"{found}: the two sides do not train the same")
+    return found
 
 
 def _train(side: str, folder: Path, device: str | None, clock: Clock) -> None:
