@@ -50,8 +50,9 @@ def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> lis
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
-    for joined in _join_plain(groups):
-        members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
+    # An early end leaves whole pairs: they stay together, and Plain runs that join no stack keep their place.
+    in_order = [sorted(joined, key=order.__getitem__) for joined in _join_plain(groups)]
+    for members in sorted(in_order, key=lambda members: order[members[0]]):
         arch, on_gpu = members[0].arch, device.type == "cuda"
         strategy = strategy_for(arch, device)
         size = (_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy]
