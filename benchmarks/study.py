@@ -239,11 +239,11 @@ def _agreement(folder: Path, specs: "list[RunSpec]", by_loop: "list[RunSpec]") -
     differences = [one.test_accuracy - other.test_accuracy for one, other in pairs]
     losses = [abs(one.main_loss / other.main_loss - 1) for one, other in pairs]
     mean, largest = statistics.fmean(differences), max(map(abs, differences))
-    found = (f"rows of {len(pairs)} runs on both sides: test accuracies differ by {100 * mean:+.2f} points in the "
+    agreement = (f"rows of {len(pairs)} runs on both sides: test accuracies differ by {100 * mean:+.2f} points in the "
              f"mean, at most {100 * largest:.2f}; main losses at most {max(losses):.1e} of theirs")  # fmt: skip
     if abs(mean) > LARGEST_DIFFERENCE:
-        sys.exit(f"{found}: the two sides do not train the same")
-    return found
+        sys.exit(f"{agreement}: the two sides do not train the same")
+    return agreement
 
 
 def _train(side: str, folder: Path, device: str | None, clock: Clock) -> None:
