@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shown_warnings() -> Iterator[None]:
-    """Show a `UsageWarning` as a remark of one line; Python shows other warnings as it does."""
+    """Show a `UsageWarning` as a one-line remark; Python shows other warnings as usual."""
     with warnings.catch_warnings():
         python = warnings.showwarning
 
@@ -48,7 +48,7 @@ def show_page(
     code: str = "",
     json: bool,
 ) -> None:
-    """What a page says, as tables (with their notes if asked for), sentences and code or as JSON; and where it is."""
+    """Print a page as tables (with notes if asked for), sentences and code, or as JSON; and where it is."""
     if json:
         show_json({**document, "files": {kind: str(path) for kind, path in files.items()}})
     else:

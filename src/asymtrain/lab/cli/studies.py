@@ -236,7 +236,7 @@ def show_study(
     output: OutputOptions,
     files: Sequence[Path] = (),
 ) -> str:
-    """Write the page of a study, and print it without the tables that are details; there is no line to end with."""
+    """Write the page of a study, and print it without its detail tables; there is no closing line."""
     with loading():
         from asymtrain.lab.report.page import write_page
         from asymtrain.lab.report.run_report import run_facts
