@@ -54,7 +54,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     for_any_model = "measure_model measures any model"
 
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
-        """A result for each run and epoch, the data that it was looked at on, and what was left out."""
+        """A result for each run and epoch, the data it was measured on, and what was left out."""
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.attention.measure import check_spec, has_attention, measure_states
 
@@ -62,7 +62,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
         lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}
-        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # none left: refused below
+        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # if none are left, refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)

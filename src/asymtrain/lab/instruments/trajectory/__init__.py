@@ -9,12 +9,12 @@ from asymtrain.lab.report.figure import Page
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
 
-QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores, which three seeds would exceed
+QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores; three seeds would take longer
 
 
 @dataclass(frozen=True)
 class TrajectoryOptions:
-    """None of its own: which runs is all there is to choose."""
+    """No options of its own: one chooses only the runs."""
 
 
 class TrajectoryInstrument(Instrument[TrajectoryOptions, "list[Run]"]):
