@@ -1,7 +1,7 @@
 """Beyond the paper: each backbone trained with several variants of branches, all against one partner.
 
 - `alphas`: the backbones at equal alpha. The paper gives each backbone an alpha of its own, so its comparison of
-    backbones is one of alphas too.
+  backbones is one of alphas too.
 - `schedules`: alpha that changes over training, and a signal that is used only where it agrees.
 - `controls`: what in the branches acts? Each control removes one thing from them.
 
