@@ -5,7 +5,7 @@
     pairs     the default and the baseline, seed by seed                until decided, eight at most
     race      alternatives against the default, short pairs             each rung adds a seed and keeps the better half
     fresh     the winner, the default and the baseline, fresh seeds     until decided, eight at most
-    more      further pairs of the default, while undecided             if there is no time for a race, or after it
+    more      further pairs of the default, while unsettled             if there is no time for a race, or after it
 
 The plan and the runs alone determine what comes next: after a kill the same call continues.
 """

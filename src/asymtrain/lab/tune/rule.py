@@ -23,7 +23,7 @@ class Rule:
     timing_epochs: int = 2  # of the timed runs; the first one includes the startup
     used: float = 0.9  # share of the time left after the timing that the pairs may take
     pairs: int = 4  # that must fit, if need be with one epoch each; from three on there is an interval
-    most_pairs: int = 8  # of an undecided question before the race; equal results settle it only after so many
+    most_pairs: int = 8  # of an unsettled question before the race; equal results settle it only after so many
     short: int = 3  # the epochs of a pair are divided by this in the race
     rungs: int = 3  # of the race; each adds a seed, and keeps the better half
     rates: tuple[float, ...] = (1.0, 1 / 3, 0.1)  # factors of the learning rate, tried if the baseline does not learn

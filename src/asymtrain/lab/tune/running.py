@@ -232,7 +232,7 @@ class _Work:
     def _holds_rung(self, race: Race) -> bool:
         """Does the next rung of the race fit into the time?
 
-        While the default is undecided, a race begins only if all of it fits, with the confirmation of its winner.
+        While the default is unsettled, a race begins only if all of it fits, with the confirmation of its winner.
         """
         if self.timing is None or self.plan is None:
             return True
@@ -244,7 +244,7 @@ class _Work:
     def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
         """The pairs of a batch that fit into the time: they end together, and with too many none would end.
 
-        If none fits, an undecided question trains all of them if one epoch fits: another call continues them.
+        If none fits, an unsettled question trains all of them if one epoch fits: another call continues them.
         """
         if race.stage not in ("pairs", "fresh", "more"):
             return specs
