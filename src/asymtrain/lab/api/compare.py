@@ -83,7 +83,7 @@ def compare(
         seeds: how many (5: 42 to 46), or which.
         recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         epochs: of each run.
-        batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
+        batch: inputs in a batch; by default the recipe's 128, or fewer if an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW.
         at: layers by name, as `attach` takes them; by default the repeated blocks.
@@ -100,7 +100,7 @@ def compare(
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
         device: cpu, cuda or cuda:1; by default the fastest available.
-        data_root: where downloaded data is kept.
+        data_root: the folder of downloaded data.
         store: a file that keeps runs and checkpoints: after Ctrl-C the same call goes on, and what is trained is not
             trained again. Without it, runs are kept in `runs.sqlite` of `out`, and without both in memory alone.
         out: a folder that the page is written to.

@@ -119,7 +119,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 def plan_searches(bases: Sequence[RunSpec], strategy: str, **options: Any) -> list[Search]:
     """A search for each base, the Asymmetric run that its values are for.
 
-    `options` are those of `lab.search.gold_standard`; None leaves the paper's value.
+    `options` go to `lab.search.gold_standard`; None leaves the paper's value.
     """
     from asymtrain.lab.search import STRATEGIES
 
@@ -134,7 +134,7 @@ def train_searches(
 ) -> tuple[list[SearchResult], KeyboardInterrupt | None]:
     """The state of the searches after training, and the Ctrl-C that ended it, if any.
 
-    `options` are those of `executors.execute`.
+    `options` go to `executors.execute`.
     """
     from asymtrain.lab.search import read_searches, run_searches
     from asymtrain.lab.trackers import tracking

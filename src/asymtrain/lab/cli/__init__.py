@@ -4,7 +4,7 @@
     options.py    the options that commands share, each declared once; groups.py shows them to Typer
     screen.py     what the terminal shows
 
-and one file for each command. This file needs nothing: `asymtrain --help` works where the lab's extra is not installed.
+and one file for each command. This file needs nothing: `asymtrain --help` works without the lab's extra.
 """
 
 from asymtrain.errors import how_to_install

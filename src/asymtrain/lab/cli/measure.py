@@ -38,7 +38,7 @@ from asymtrain.lab.report.figure import Page
 from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
 from asymtrain.lab.texts import comma_words
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
 

@@ -1,7 +1,7 @@
 """What users type, as values: the options that commands share, each declared once, and their groups (groups.py).
 
 An option that several groups have is a constant (`DATA`).
-This file is read for --help too: what needs torch is imported where it is used.
+--help reads this file too: what needs torch is imported inside functions.
 """
 
 import dataclasses
@@ -267,12 +267,12 @@ def naming_options(options: Collection[str], settings: Collection[str]) -> Itera
 
 
 CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe", "strength")
-"""Options that are no field of a spec by the same name."""
+"""Options that are not a field of a spec by the same name."""
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a command computes, and where its data lie."""
+    """Where a command computes, and where its data is."""
 
     heading = WHERE
 
@@ -456,7 +456,7 @@ def parse_settings(
 
 
 def parse_options(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
-    """From `NAME=VALUE`: a JSON value where it is one, else text; one that can be part of a spec."""
+    """Options from `NAME=VALUE`: a JSON value if VALUE is one, else text; it must be able to be part of a spec."""
     options: dict[str, Any] = {}
     example = {"--data-option": "image_size=64", "--arch-option": "hidden_size=64"}[option]
     for text in texts or ():
@@ -491,6 +491,6 @@ def parse_values(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def typed_command(context: typer.Context) -> str:
-    """The command as it was typed; its name alone where it was not typed."""
+    """The command as it was typed; only its name if it was not typed."""
     typed = context.obj if isinstance(context.obj, list) else (context.info_name or "",)
     return shlex.join(["asymtrain", *typed])

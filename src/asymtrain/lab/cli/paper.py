@@ -37,7 +37,7 @@ from asymtrain.lab.studies.study import Block
 from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import counted
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult
@@ -151,7 +151,7 @@ class StudyOptions(SizeOptions):
 
 @dataclass(frozen=True)
 class BlockOptions(SizeOptions):
-    """The study whose blocks are done; by default that of results/."""
+    """The study whose blocks are done; by default the study of results/."""
 
     scale: Annotated[str, typer.Option(help="paper: as published. quick: minutes on a CPU.")] = "paper"
     precision: Annotated[
@@ -183,7 +183,7 @@ class StoredOutput:
     json: Annotated[bool, JSON] = False
 
     def find_store(self) -> Path:
-        """The store that is named, else that of the folder, else that of `paper run`."""
+        """The store that is named, else the folder's, else the store of `paper run`."""
         folders = dict.fromkeys(folder for folder in (self.out, PAPER_OUT) if folder is not None)
         stores = [self.store] if self.store is not None else [folder / STORE_NAME for folder in folders]
         for store in stores:

@@ -519,7 +519,7 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
 
 
 def shown_pixels(panel: Image) -> npt.NDArray[np.uint8]:
-    """The picture as (H, W, 3) bytes, in grey where a map lies over it."""
+    """The picture as (H, W, 3) bytes, in grey if a map lies over it."""
     pixels = np.asarray(panel.pixels, np.float64)
     if panel.heat is not None:
         pixels = (pixels @ np.array([0.299, 0.587, 0.114]))[..., None].repeat(3, -1)

@@ -16,7 +16,7 @@ MISSING = "missing"
 class Writing:
     """How words and rows are written."""
 
-    start: str  # of a row, as are the next two
+    start: str  # of a row, like the next two
     between: str
     end: str
     signs: Mapping[str, str]  # what replaces a sign that has another meaning there

@@ -38,11 +38,11 @@ class Line:
     colour: Colour
     x: tuple[float, ...]
     y: Numbers  # None is a gap where points are marked, and skipped elsewhere
-    low: Numbers = ()  # of the intervals: a band, or bars where `marker`
+    low: Numbers = ()  # of the intervals: a band, or bars if `marker`
     high: Numbers = ()
-    seeds: tuple[Numbers, ...] = ()  # each seed's own y: a thin line, or dots where `marker`
+    seeds: tuple[Numbers, ...] = ()  # each seed's own y: a thin line, or dots if `marker`
     seed_names: tuple[str, ...] = ()  # of these, for a reader who looks at one of them
-    seeds_on_demand: bool = False  # are they shown only where a reader asks for them?
+    seeds_on_demand: bool = False  # are they shown only if a reader asks for them?
     dash: Dash | None = None  # None: the dash of its colour; Plain is dashed
     marker: bool = False  # are the points marked?
     joined: bool = True  # is there a line between them?
@@ -119,7 +119,7 @@ class Image:
     """A picture (H, W, 3) with values from 0 to 1, and a map over it, such as of attention."""
 
     title: str  # two lines at most
-    pixels: "npt.ArrayLike | None"  # None where there is nothing to show, which is said
+    pixels: "npt.ArrayLike | None"  # None shows the word "none" instead
     # Values from 0 over a grid whose sides divide H and W, as colours over the picture in grey, on one scale for the
     # whole figure. None: the picture as it is.
     heat: "npt.ArrayLike | None" = None

@@ -208,7 +208,7 @@ def _plain(value: Any, digits: int = DIGITS) -> Any:
                 return None
             short = float(f"{value:.{digits}g}")
             return int(short) if short.is_integer() and abs(short) < 1e15 else short
-        case Column():  # how the script writes a value; nothing where it has as many digits as it needs
+        case Column():  # how the script writes a value; empty if it has as many digits as it needs
             if value.digits is None:
                 return None
             writing = {"digits": value.digits, "signed": value.signed, "significant": value.significant}

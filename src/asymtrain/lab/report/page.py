@@ -97,13 +97,13 @@ def render_page(
 
 
 def plots_of(figures: Iterable[Figure], drawings: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
-    """Figures as the template takes them: each with its width where it is wide, and both of its forms."""
+    """Figures in the template's form: each with its width if it is wide, and both of its forms."""
     pictures = drawings or {}
     return [(figure, room_of(figure), embed(figure, pictures.get(figure.name))) for figure in figures]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """A document as the text of a file; a ValueError where a number is not finite."""
+    """A document as the text of a file; raises a ValueError if a number is not finite."""
     return printable(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
@@ -194,7 +194,7 @@ def check_folder(out: Path) -> None:
 
 
 def write_files(out: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by file name into the folder `out`, made where it is missing; a `UsageError` where that fails."""
+    """Write texts by file name into the folder `out`, which is made if missing; a `UsageError` if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_whole({out / name: text.encode() for name, text in texts.items()})

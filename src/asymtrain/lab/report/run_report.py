@@ -27,7 +27,7 @@ FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 BESIDE = f"Every run with all its settings is in {FILES['rows']}, every epoch in {FILES['history']}, beside this page."
 
 COSINE = next(column for column in COMPARISON if column.name == "Gradient cosine")  # with the digits of the table
-# What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
+# What branches are and what they pass to the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
 
@@ -275,7 +275,7 @@ def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -
 
 
 def run_facts(runs: Iterable[Any], versions: Mapping[str, str]) -> dict[str, str]:
-    """What a page says of its runs, or of the rows of them: how many, how long they took, where and with what."""
+    """What a page says of its runs, or of their rows: how many, how long they took, where and with what."""
     members = list(runs)
     return {
         "Runs": f"{len(members)}, of which {sum(run.outcome == 'diverged' for run in members)} diverged",
@@ -290,7 +290,7 @@ def versions_text(versions: Mapping[str, str]) -> str:
 
 
 def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
-    """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
+    """Settings of the Asymmetric runs: by comparison if they differ, else one value for all."""
     differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
     for name in [name for name in DEFAULTS if runs and name not in ("arch", "seed")]:

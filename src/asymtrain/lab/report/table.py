@@ -46,8 +46,8 @@ class Column:
     significant: bool = False  # are `digits` significant ones?
     papers: bool = False  # are these the paper's numbers, beside ours of the same name?
     against_paper: str = ""  # for our number minus the paper's: what it is, as a sentence for the table's note
-    short: str = ""  # the heading where room is short, such as on a narrow terminal
-    only_if_varied: bool = False  # do pages leave it out where every row says the same?
+    short: str = ""  # the heading if there is little space, such as on a narrow terminal
+    only_if_varied: bool = False  # do pages leave it out if every row says the same?
 
     @property
     def heading(self) -> str:
@@ -107,7 +107,7 @@ def missing_cells(count: int = 1) -> list[Cell]:
 
 
 def interval(low: float | None, high: float | None) -> Range | None:
-    """Both ends, or nothing where there were too few values for an interval."""
+    """Both ends, or None if there were too few values for an interval."""
     return None if low is None or high is None else Range(low, high)
 
 

@@ -24,7 +24,7 @@ LARGEST_SMOOTHING = 0.5
 
 
 def search_epochs(epochs: int) -> int:
-    """Epochs of a search run where final runs have so many: the paper's 150 for 200."""
+    """Epochs of a search run if final runs have `epochs`: the paper's 150 for 200."""
     return max(1, epochs * 3 // 4)
 
 
@@ -43,7 +43,7 @@ def plain_extras(base: RunSpec, count: int) -> tuple[Mapping[str, float], ...]:
 
 
 def option_value(spec: RunSpec, name: str) -> float | None:
-    """A number among the options of the spec's backbone, its default where the spec has none; None if unknown."""
+    """A number among the options of the spec's backbone, or its default; None if unknown."""
     from asymtrain.models import BACKBONES  # loads torch, which other grids do not need
 
     if spec.arch not in BACKBONES:  # for a model by name, only the spec's own values are known

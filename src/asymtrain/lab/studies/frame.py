@@ -2,7 +2,7 @@
 
 A round trains everything that can be named now, in one call of `executors.execute`, so that runs of several parts share
 stacks; the next round knows more (what a selection or a search chose). What was stored is never done twice, so the
-same call goes on where the last one stopped.
+same call continues where the last one stopped.
 """
 
 import math

@@ -58,7 +58,7 @@ class Block:
 
 
 class StudyOfBlocks(ABC):
-    """A study with its own file of commands in lab/cli. Its docstring is their help."""
+    """A study whose commands are in the file of its name in lab/cli. Its docstring is their help."""
 
     name: ClassVar[str]  # of its command, its page and its folder
     blocks_are: ClassVar[str] = "block"  # in the error about an unknown one

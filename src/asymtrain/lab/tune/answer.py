@@ -31,8 +31,8 @@ class Tuned:
     race: Race
     timing: Timing | None  # None if the time was over before an epoch could be timed
     runs: tuple[Run, ...]
-    layers: tuple[str, ...]  # where the branches of the answer are
-    snippet: str  # code that attaches them; empty unless they help, or likely do
+    layers: tuple[str, ...]  # the layers of the answer's branches
+    snippet: str  # code that attaches them; empty unless they help or likely help
     held_out: int  # validation images of a run of the race
     test_images: int
     removal: Removal | None = None  # the check of the snippet

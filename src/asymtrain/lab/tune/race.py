@@ -1,7 +1,7 @@
 """What a set of runs says about a question: the pairs, the race, the answer, what is missing. Nothing here trains.
 
     timing    the default and the baseline, two epochs                  how long an epoch takes
-    rates     the baseline with its learning rate, a third, a tenth     only where it does not learn
+    rates     the baseline with its learning rate, a third, a tenth     only if it does not learn
     pairs     the default and the baseline, seed by seed                until decided, eight at most
     race      alternatives against the default, short pairs             each rung adds a seed and keeps the better half
     fresh     the winner, the default and the baseline, fresh seeds     until decided, eight at most

@@ -280,7 +280,7 @@ class _Work:
             raise _TooSlow
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
-        """Add the runs of these specs; stop where the stage is decided before all of them have come."""
+        """Add the runs of these specs; stop if the stage is decided before all of them are finished."""
         from asymtrain.lab import executors
 
         watch = Stopwatch()

@@ -44,8 +44,8 @@ class AttentionOptions:
 class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     """Measure how attention is spread over an image: peak, entropy, Gini, coverages, maps.
 
-    Of stored runs (--run), or of pairs that are trained for it. A run is a function of its settings: weights that are
-    not in the folder of states are trained again. Called again, it goes on with the states that are there.
+    Uses stored runs (--run), or trains pairs for it. A run is a function of its settings: weights that are not in the
+    folder of states are trained again. Called again, it goes on with the states that are there.
     """
 
     name = "attention"

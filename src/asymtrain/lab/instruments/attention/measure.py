@@ -242,7 +242,7 @@ def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
         covering += [-(-height // side) * -(-width // side) for side in sides]
         return patches in covering or math.isqrt(patches) ** 2 == patches
 
-    if tokens <= prefix or is_grid(tokens - prefix):  # that no patch is left is said with the maps
+    if tokens <= prefix or is_grid(tokens - prefix):  # the maps report it if no patch is left
         return
     fitting = [other for other in range(min(MOST_PREFIX, tokens - 2) + 1) if is_grid(tokens - other)]
     if fitting:

@@ -27,7 +27,7 @@ Product = Callable[..., Tensor]  # input, weight, bias or None -> output
 
 _CPU_BYTES = 2**22  # of activations at a time: staying in a core's caches beats long batches
 _GPU_SHARE = 0.5  # of the free memory
-_MOST = 4096  # grid points in a chunk; a default grid is one chunk where the memory allows it
+_MOST = 4096  # grid points in a chunk; a default grid is one chunk if memory allows it
 _MOST_IMAGES = 2**16 - 1  # of all points of a chunk, with attention: its kernels number images on a short axis
 
 

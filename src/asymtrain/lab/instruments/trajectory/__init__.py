@@ -20,7 +20,7 @@ class TrajectoryOptions:
 class TrajectoryInstrument(Instrument[TrajectoryOptions, "list[Run]"]):
     """Measure convergence, generalisation gap and where the learning curves part.
 
-    Of stored runs (--run), or of pairs that are trained for it. Called again, it goes on where it stopped.
+    Uses stored runs (--run), or trains pairs for it. Called again, it goes on where it stopped.
     """
 
     name = "trajectory"

@@ -147,7 +147,7 @@ def render_paper(
     specs: SpecsUsed,
     drawings: Mapping[str, str] | None = None,
 ) -> str:
-    """`drawings` are its figures by name where they are already drawn."""
+    """The page as HTML; `drawings` are its figures by name if they are already drawn."""
     from asymtrain.lab.report.drawing import is_wide
     from asymtrain.lab.report.live import embed, packed_script
     from asymtrain.lab.report.page import render_template

@@ -218,7 +218,7 @@ def _comparisons(study: Extent, part: Part, runs: RunsById) -> list[ArmPair]:
         return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
     compared = []
     for task, own in arms:
-        if len(own) == 4:  # fewer where no change tunes the baseline
+        if len(own) == 4:  # fewer if no change tunes the baseline
             none, selected, tuned, both = own
             compared.append([(task, both, tuned), (task, tuned, none), (task, selected, tuned)])
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
