@@ -145,7 +145,7 @@ class CNNDifferences:
 
     W are the weights at the point (a, b). The rest belongs to the center and is computed once for a plane in full
     float32: its maps x, and the outputs for them with its own weights (z) and those of the directions (z1, z2), with
-    their biases. A point computes only `W * d`, whose rounding is small relative to d, not to the maps.
+    their biases. A point computes only `W * d`, whose rounding error is relative to d, not to the maps.
 
     `three` holds each parameter of center, first and second direction, stacked. The caller chooses the precision of
     products at points, and computes the center in full precision.
