@@ -1,4 +1,4 @@
-"""What the benchmarks share: data of CIFAR's shape, a step of the engine, timing, and the device's ceilings."""
+"""Shared by the benchmarks: data in CIFAR's shape, a step of the engine, timing, and the device's ceilings."""
 
 import functools
 import multiprocessing
@@ -33,7 +33,7 @@ SECONDS = 2.0  # of timed work for each figure
 
 
 def stack_size(arch: str, device: str) -> int:
-    """Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest."""
+    """Runs in one stack. On a CPU, convolutions and attention gain nothing from a stack: processes share the work."""
     small, other, module = {"cuda": (128, 20, 10), "cpu": (5, 1, 1)}[device]
     if arch not in models.BACKBONES:
         return module
@@ -53,7 +53,7 @@ def synthetic(size: int = 50_000) -> Dataset:
 
 
 def network_fields(name: str) -> dict[str, Any]:
-    """The fields of a spec for a model of the practice study, by its name there; or for any other that a spec takes."""
+    """The fields of a spec for a model, by its name in the practice study or by any other name that a spec takes."""
     network = NETWORKS.get(name)
     return {"arch": network.arch, "arch_options": network.options} if network else {"arch": name}
 
@@ -76,7 +76,7 @@ def plain_loop(
 ) -> Callable[[], None]:
     """One step of the loop a user would write: one run, eager, data on the device, fused AdamW.
 
-    With `weights_alone` the optimizer has the branches' weights, with gradients of 0, and there are no branches.
+    With `weights_alone` there are no branches: the optimizer has their weights, with gradients of 0.
     """
     data = synthetic().train
     images = torch.from_numpy(data.images).to(device)
@@ -128,7 +128,7 @@ def engine_step(
 
 
 def mlp_with_dropout(classes: int) -> nn.Module:
-    """Small, so that on a CPU what is drawn is a part of its step; as are the next two."""
+    """Small, so that drawing dropout is a visible part of a step on a CPU; like the next two."""
     sizes = [3 * 32 * 32, 256, 256, 256]
     layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(0.2)) for a, b in pairwise(sizes)]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(256, classes))
@@ -143,7 +143,7 @@ def cnn_with_dropout(classes: int) -> nn.Module:
 
 
 def transformer_with_dropout(classes: int) -> nn.Module:
-    """On patches of 8 x 8; dropout in its attention too."""
+    """On patches of 8 x 8, with dropout in its attention too."""
     layers = [nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True) for _ in range(3)]
     patches = nn.Sequential(nn.Unfold(8, stride=8), _Transposed(), nn.Linear(192, 32))
     return nn.Sequential(patches, *layers, nn.Flatten(), nn.Linear(16 * 32, classes))
@@ -155,7 +155,7 @@ class _Transposed(nn.Module):
 
 
 def rate_in_processes(arch: str, runs: int, precision: str, **fields: Any) -> float:
-    """Images a second of the engine on a CPU, summed over a single-threaded process for each core."""
+    """Images a second of the engine on a CPU, summed over single-threaded processes, one for each core."""
     with ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), initializer=_single_thread) as pool:
         return sum(pool.map(partial(_rate, **fields), *([value] * cores() for value in (arch, runs, precision))))
 
@@ -170,7 +170,7 @@ def _rate(arch: str, runs: int, precision: str, **fields: Any) -> float:
 
 
 class Timer:
-    """Median rates, after warming up, with the device's work included."""
+    """Median rates after warming up, including the device's work."""
 
     clock = staticmethod(time.perf_counter)
 
@@ -178,7 +178,7 @@ class Timer:
         self.device, self.limit = device, seconds
 
     def seconds(self, step: Callable[[], None], parts: int = 5) -> float:
-        """Seconds of one call: the median over parts of a run of about `SECONDS`."""
+        """Seconds of one call: the median over parts of a run of about `limit` seconds."""
         self._run(step, 1)
         once = self._run(step, 1)
         if once > self.limit:
@@ -205,7 +205,7 @@ class Timer:
 
 
 def ceilings(device: torch.device) -> tuple[float, float]:
-    """Operations a second of a large product (bfloat16 on a GPU), and bytes a second of a large copy, both ways."""
+    """Operations a second of a large product (bfloat16 on a GPU), and bytes a second of a large copy (both ways)."""
     on_gpu = device.type == "cuda"
     size, kind = (8192, torch.bfloat16) if on_gpu else (2048, torch.float32)
     a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
@@ -220,7 +220,7 @@ def ceilings(device: torch.device) -> tuple[float, float]:
 
 def counts(stack: Stack, item: int) -> tuple[float, float]:
     """Operations and least bytes for one image in a batch of 128, counted on forward and backward of one run."""
-    # A backbone is counted on the host, where no kernel of its own hides its products; a module is where it is.
+    # A backbone is counted on the host, where its own kernels hide no products; a module is counted on its device.
     module = isinstance(stack.network, ModuleNetwork)
     device = stack.device if module else torch.device("cpu")
     operations, elements = {}, {}
@@ -243,10 +243,10 @@ def counts(stack: Stack, item: int) -> tuple[float, float]:
                 gather=stack.parameters.gather,
             )
         operations[images], elements[images] = counted.get_total_flops(), moved.count
-    # What grows with the batch belongs to an image, the rest to the weights, which a batch shares.
+    # What grows with the batch belongs to an image; the rest belongs to the weights, which a batch shares.
     by_image = (elements[8] - elements[4]) / 4
     by_batch = elements[4] - 4 * by_image
-    # AdamW reads gradient, weight and two moments and writes three of them: seven float32 values a weight, a step.
+    # AdamW reads gradient, weight and two moments and writes three of them: seven float32 values per weight and step.
     optimiser = 7 * 4 * stack.parameters.size
     return (operations[8] - operations[4]) / 4, by_image * item + (by_batch * item + optimiser) / 128
 
@@ -271,5 +271,5 @@ def _tensors(tree: object) -> list[Tensor]:
 
 
 def device_name(device: torch.device) -> str:
-    """What to write beside a figure."""
+    """The device's name, to print beside a figure."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"

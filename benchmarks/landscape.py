@@ -4,20 +4,20 @@
     python benchmarks/landscape.py --peer peer           # on this machine's GPU, or its CPU
     python benchmarks/landscape.py --device cpu --arch mlp
 
-The same network, the same images, the same 51 x 51 points. The package draws directions of its own in `random_plane`,
-so its `planar_interpolation` is used, which takes the plane's corners as models. It evaluates start + (i / steps) *
-(end_1 - start) + (j + 1) / steps * (end_2 - start) in even columns i, and one step of j less in odd ones, since it
-walks the grid as a snake. `same_points` gives our side those very points, and the surfaces must agree. The package adds
-up its steps in place, so its points drift by rounding; the agreement says how much.
+Both use the same network, the same images and the same 51 x 51 points. The package's `random_plane` draws its own
+directions, so `planar_interpolation` is used, which takes the plane's corners as models. It evaluates start + (i /
+steps) * (end_1 - start) + (j + 1) / steps * (end_2 - start) in even columns i, and one step of j less in odd ones,
+since it walks the grid as a snake. `same_points` gives our side exactly these points, and the surfaces must agree. The
+package adds up its steps in place, so its points drift by rounding; the agreement shows by how much.
 
-Without --peer, our side is timed alone, and checked against `module_losses`, one network at a time.
+Without --peer, only our side is timed, and checked against `module_losses`, one network at a time.
 
     python benchmarks/landscape.py --tf32 --arch cnn vit --sample 500 --classes 100
     python benchmarks/landscape.py --tf32 --arch cnn vit --sample 2 --classes 100 --steps 5 --device cpu
 
-With --tf32, float32 against TF32 instead: a surface as in Table 6, along directions of unit variance and of unit norm.
-The last column is the largest difference between the two surfaces, each less its mean, divided by the deviation of the
-float32 one over its points. A CPU rounds nothing in TF32, so a CNN's difference there is that of another order of sums.
+--tf32 compares float32 with TF32 instead: a surface as in Table 6, along directions of unit variance and of unit norm.
+The last column is the largest difference between the two surfaces, each minus its mean, divided by the standard
+deviation of the float32 surface. A CPU has no TF32: there a CNN's difference is due to another order of sums.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def subject(arch: str, device: torch.device, sample: int, classes: int):  # type
 
 
 def compare_precisions(arch: str, device: torch.device, sample: int, classes: int, rounds: int, steps: int):  # type: ignore[no-untyped-def]
-    """Seconds of one surface in each precision, in turns, and how far the surfaces are apart; for both lengths."""
+    """Seconds of one surface in each precision, in turns, and how far the surfaces differ, for both lengths."""
     model, images, targets, center, directions = subject(arch, device, sample, classes)
     norms = [math.sqrt(squared_norm(direction)) for direction in directions]
     for name, extents in (("unit variance", (EXTENT, EXTENT)), ("unit norm", [1 / norm for norm in norms])):
@@ -172,7 +172,7 @@ def measure(arch: str, device: torch.device, sample: int, classes: int, peer, ro
 
 
 def corner_models(model, center, directions):  # type: ignore[no-untyped-def]
-    """The plane's origin and its two ends, as the package wants them: at -EXTENT, and 2 EXTENT further on."""
+    """The plane's origin and its two ends, in the package's form: at -EXTENT, and 2 EXTENT further on."""
     models = []
     for a, b in ((-1, -1), (1, -1), (-1, 1)):
         one = copy.deepcopy(model)

@@ -1,15 +1,15 @@
-"""The loops that the engine is measured against, each of them written by hand for the specs that the engine trains.
+"""The loops that the engine is measured against, written by hand for the same specs.
 
-- `Loop`: one run, or several after another. Eager it is the loop that a user would write. `expert` makes it that of an
-  expert on a GPU: forward and loss compiled, and the whole step (gathering the batch, flips and shifts, forward with
-  branches, loss, backward, fused AdamW) in one CUDA graph; a step that measures the cosine is a second graph. Runs that
-  differ in seed, alpha or branch labels take turns in the memory of one loop, so it compiles once for all of them.
+- `Loop`: one run, or several one after another. In eager mode it is the loop that a user would write. `expert` makes it
+  an expert's loop on a GPU: forward and loss compiled, and the whole step (gathering the batch, flips and shifts,
+  forward with branches, loss, backward, fused AdamW) in one CUDA graph; a step that measures the cosine is a second
+  graph. Runs that differ in seed, alpha or branch labels reuse one loop, which compiles once for all.
 - `Ensemble`: many runs by `torch.func.vmap` over the same networks, with the same optimiser. On a GPU it is compiled,
-  and in one CUDA graph, where that works; `form` says what worked.
+  and in one CUDA graph, if that works; `form` says what worked.
 
-All of them have their data on the device, and compute in the precision of their spec: bf16 is autocast over float32
-weights. `Loop` draws batches, augmentation and dropout from the streams that the engine uses, so its rows are the
-engine's but for rounding. It knows a constant learning rate and linear branches.
+All keep their data on the device, and compute in the precision of their spec: bf16 is autocast over float32 weights.
+`Loop` draws batches, augmentation and dropout from the engine's streams, so its rows equal the engine's except for
+rounding. It supports a constant learning rate and linear branches only.
 """
 
 import time
@@ -43,7 +43,7 @@ EVALUATION_IMAGES = 2000  # in one forward pass
 
 
 class Batches:
-    """Batches of R runs, gathered on the device at a counter that is there too."""
+    """Batches of R runs, gathered on the device at a counter on the device."""
 
     def __init__(self, specs: list[RunSpec], dataset: Dataset, device: torch.device) -> None:
         self.spec = specs[0]
@@ -62,11 +62,11 @@ class Batches:
         self.shuffle(0)
 
     def shuffle(self, epoch: int) -> None:
-        """The order of an epoch (from 0)."""
+        """Draw the order of an epoch (from 0)."""
         self.order.copy_(self.train.gather(1, streams.permutations(self.keys["shuffle"], epoch, self.train.shape[1])))
 
     def next(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Images (R, B, 3, H, W), and labels (R, B) of the model and of its branches."""
+        """The next images (R, B, 3, H, W), and labels (R, B) of the model and of its branches."""
         at = (self.counter % self.steps * self.spec.batch + self.position) % self.order.shape[1]
         chosen = self.order[:, at]
         images = self.images[chosen]
@@ -77,7 +77,7 @@ class Batches:
 
 
 class Loop:
-    """Runs one after another, which differ in what `begin` sets."""
+    """Trains runs one after another; they differ in what `begin` sets."""
 
     def __init__(self, spec: RunSpec, dataset: Dataset, device: torch.device, *, expert: bool = False) -> None:
         self.spec, self.dataset, self.device, self.expert = spec, dataset, device, expert
@@ -85,7 +85,7 @@ class Loop:
         self.network, self.model, self.net, self.shared = build(spec, dataset, device)
         self.test = tuple(torch.from_numpy(part).to(device) for part in (dataset.test.inputs, dataset.test.labels))
         trained = [value for value in (self.net or self.model).parameters() if value.requires_grad]
-        # `capturable` would keep a CPU's steps from being fused.
+        # On a CPU, `capturable` would prevent fused steps.
         self.optimizer = torch.optim.AdamW(trained, lr=spec.learning_rate, fused=True, capturable=expert)
         self.alpha, self.one, self.zero = (torch.tensor(value, device=device) for value in (spec.alpha, 1.0, 0.0))
         self.tally = Tally(1, device)
@@ -104,7 +104,7 @@ class Loop:
     def prepare(self) -> None:
         """Compile and capture whatever a run needs; this trains a few steps, so `begin` comes after it."""
         if self.expert:
-            if self.shared:  # else there is no cosine, and `epoch` asks for none
+            if self.shared:  # otherwise there is no cosine, and `epoch` asks for none
                 _ = self.measured_step
             self.answers(*self.test)
 
@@ -136,7 +136,7 @@ class Loop:
         batches.counter.zero_()
 
     def train(self, spec: RunSpec, on_epoch: Callable[[], None] = lambda: None) -> Run:
-        """One run from its start to its end."""
+        """Train one run from start to end."""
         self.begin(spec)
         about = {"device": device_name(self.device), "path": "loop"}
         history: list[Epoch] = []
@@ -159,7 +159,7 @@ class Loop:
         return Run(spec, tuple(history), "finished", **about)
 
     def epoch(self, number: int) -> Totals:
-        """The steps of an epoch (from 0). Reading their sums waits for the device."""
+        """Train the steps of an epoch (from 0). Reading their sums waits for the device."""
         self.batches.shuffle(number)
         self.alpha.fill_(schedule.alpha_at(self.spec, number))
         self.tally.clear()
@@ -199,7 +199,7 @@ class Loop:
             if self.net is None:
                 output = self.model(images)
                 auxiliary = self.zero
-            elif self.expert:  # logits that are handed over keep the compiled graph whole
+            elif self.expert:  # passing logits keeps the compiled graph whole
                 output, logits = self.net(images)
                 auxiliary = self.net.branches.loss(branch_labels, logits=logits)
             else:
@@ -220,7 +220,7 @@ class Loop:
     def answers(
         self, images: Tensor, labels: Tensor, chosen: Tensor | None = None
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
-        """Which of these images are classified right, and how sure the model is."""
+        """Which of these images are classified correctly, and how confident the model is."""
         self.model.eval()
         chosen = torch.arange(len(labels), device=self.device) if chosen is None else chosen
         parts = [self.classify(images[rows], labels[rows]) for rows in chosen.split(EVALUATION_IMAGES)]
@@ -250,11 +250,11 @@ class Ensemble:
     def _fastest(self) -> tuple[Callable[[], None], str]:
         eager = self.gradients, self.batch
         try:
-            # `fullgraph`: a part that is left out would make it eager, and nobody would know.
+            # `fullgraph`: otherwise a graph break would silently run a part in eager mode.
             self.gradients, self.batch = (torch.compile(part, dynamic=False, fullgraph=True) for part in eager)
             self._step()
             form = "compiled"
-        except Exception as problem:  # whatever the compiler cannot do
+        except Exception as problem:  # the compiler may fail in any way
             self.gradients, self.batch = eager
             form = f"eager, not compiled ({type(problem).__name__})"
         try:
@@ -280,7 +280,7 @@ class Ensemble:
             wanted = (
                 labels[:, None] == torch.arange(output.shape[1], device=labels.device)
             ).float()  # one_hot reads them
-            # As the loss of a branch is defined; (B, 1, C) at each layer.
+            # The definition of a branch's loss; (B, 1, C) at each layer.
             auxiliary = sum(
                 F.binary_cross_entropy_with_logits(values.float().reshape(wanted.shape), wanted)
                 for values in logits.values()
@@ -289,12 +289,12 @@ class Ensemble:
 
 
 class Built(NamedTuple):
-    """A spec's model on the device, with its branches where it has any."""
+    """A spec's model on the device, with its branches if it has any."""
 
     network: setup.Network
     model: nn.Module
     net: WithBranches | None
-    shared: list[nn.Parameter]  # what both losses reach: the cosine is measured on these
+    shared: list[nn.Parameter]  # reached by both losses: the cosine is measured on these
 
 
 def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> Built:
@@ -318,7 +318,7 @@ def build(spec: RunSpec, dataset: Dataset, device: torch.device) -> Built:
 
 
 def _alignment_sums(totals: list[Tensor], others: list[Tensor], alpha: Tensor) -> Tensor:
-    """What `Tally.add_alignment` takes, (3, 1, 1); the main gradient is the total less the auxiliary part."""
+    """The arguments of `Tally.add_alignment`, (3, 1, 1); the main gradient is the total minus the auxiliary part."""
     pairs = [((total - alpha * other).double(), other.double()) for total, other in zip(totals, others, strict=True)]
     products = [torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]) for a, b in pairs]
     return torch.stack(products).sum(0)[:, None, None]
@@ -329,7 +329,7 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """A step of fixed shapes as one CUDA graph. It is run a few times before, which compiles what is compiled."""
+    """A step of fixed shapes as one CUDA graph. It first runs a few times, to compile."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -340,7 +340,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         step()
 
-    def replay(_kept_alive: Callable[[], None] = step) -> None:  # the graph reads the memory of what the step holds
+    def replay(_kept_alive: Callable[[], None] = step) -> None:  # keeps `step` alive: the graph reads its memory
         graph.replay()
 
     return replay

@@ -6,18 +6,18 @@
     python benchmarks/overhead.py --only practice --store practice.sqlite --json practice-step.json
 
 Ordinary models of timm (bf16 autocast, 224 px, 1,000 classes, fused AdamW): a step with branches against one without.
-All are in one process and take turns, so that whatever else happens on the machine meets all alike. One model that is
-built twice differs from itself, by where its memory lies, and more turns do not change that: so each side is built
+All run in one process and take turns, so that other work on the machine affects all equally. Two builds of the same
+model differ in speed because of their memory addresses, and more turns do not change that: so each side is built
 several times (`--builds`). The figure is the median build with branches over the median build without, each the median
-over turns; behind it stand the extremes over pairs of builds, one of each side, and under "none / none" the slowest
-plain build over the fastest, which shows the error. "On the device" is the time of a plain step's kernels and copies,
-summed, and that with branches over it: what a step takes where the processor keeps up with the GPU. The same of the
-models of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each,
-else with the paper's. `--json` keeps the rows, for `asymtrain
-practice show --step-costs`. Then the paper's small backbones, which are bound by launches, with branches against none:
-in the loop a user would write (`loops`), beside a loop whose optimizer has the branches' weights and nothing else of
-them; and with whole steps captured as CUDA graphs (`graphs`). Then 300 branches against one (time, and memory beyond
-their weights) and in the engine the gradient cosine at every step and at every 16th, against none (`backbones`).
+over turns; in parentheses are the extremes over pairs of builds, one of each side, and under "none / none" the slowest
+plain build over the fastest, which shows the error. "On the device" is the summed time of a plain step's kernels and
+copies, and its ratio with branches: the time of a step if the processor keeps up with the GPU. The same for the models
+of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each, else with
+the paper's. `--json` keeps the rows, for `asymtrain practice show --step-costs`. Then the paper's small backbones,
+which are bound by launches, with branches against none: in the loop a user would write (`loops`), beside a loop whose
+optimizer has only the branches' weights; and with whole steps captured as CUDA graphs (`graphs`). Then 300 branches
+against one (time, and memory beyond their weights) and in the engine the gradient cosine at every step and at every
+16th, against none (`backbones`).
 """
 
 import argparse
@@ -84,7 +84,7 @@ def main() -> None:
         if group in chosen.only:
             for row in print_models(cases(chosen), chosen, device):
                 rows.append({"group": group, **row})
-                if chosen.json:  # as it goes: what is cut off leaves what it measured
+                if chosen.json:  # row by row, so that an interrupted call leaves what it measured
                     chosen.json.write_text(json.dumps(rows, indent=1) + "\n")
     if "loops" in chosen.only:
         print_loops(chosen, device)
@@ -102,7 +102,7 @@ class Case:
     model: nn.Module
     x: Tensor
     classes: int
-    forms: list[tuple[Mapping[str, str], Mapping[str, Any]]]  # what is said of the branches, and options of `attach`
+    forms: list[tuple[Mapping[str, str], Mapping[str, Any]]]  # a description of the branches, and options of `attach`
 
 
 def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
@@ -114,7 +114,7 @@ def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 
 def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
-    """The study's models, with the layers that the study's branches have."""
+    """The study's models, with the layers that the study's branches use."""
     runs = read_store(chosen.store).runs if chosen.store else {}
     for name in PRACTICE:
         if name in (chosen.model or PRACTICE):
@@ -132,7 +132,7 @@ def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
 
 
 def practice_form(task: Task, runs: RunsById) -> Candidate:
-    """The form that was selected for a model, and the paper's where none is yet."""
+    """The configuration that was selected for a model; the paper's if none is selected yet."""
     selection = select(FULL, task, runs)
     return selection.configurations[selection.selected] if selection and selection.complete else Candidate()
 
@@ -145,9 +145,9 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
         if mode == "compiled":
             torch._dynamo.reset()
-            torch._dynamo.config.recompile_limit = 64  # one function is compiled for every configuration of branches
+            torch._dynamo.config.recompile_limit = 64  # the same function is compiled for every configuration
         build = functools.partial(alone, functools.partial(model_step, case, mode, device), device=device)
-        # One of each side after the other, so that none has the memory that is taken first. Builds share compiled code.
+        # One of each side after the other, so that no side gets all the memory taken first. Builds share compiled code.
         rounds = [[build(options) for options in (None, *(options for _, options in case.forms))]
                   for _ in range(chosen.builds)]  # fmt: skip
         sides = [[step for step, *_ in side] for side in zip(*rounds, strict=True)]
@@ -181,10 +181,10 @@ def alone(
     options: Mapping[str, Any] | None,
     device: torch.device,
 ) -> tuple[Step, int, int]:
-    """A step that is warm, the number of its layers, and the most memory (MiB) that it takes, optimizer and all.
+    """A warmed-up step, the number of its layers, and its peak memory (MiB), including the optimizer.
 
-    That is counted from before it was built, not from before the step: branches hold features of the last step until
-    the next forward begins, and what is freed in a step would seem to be saved.
+    The peak is counted from before the build, not from before the step: branches hold features of the last step until
+    the next forward begins, so memory freed in a step would look like a saving.
     """
     gc.collect()
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
@@ -205,7 +205,7 @@ def warm_up(step: Step) -> None:
 
 
 def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str, Any] | None) -> tuple[Step, int]:
-    """A training step of a model, with branches where options of `attach` are given; and the number of layers."""
+    """A training step of a model, with branches if options of `attach` are given; and the number of layers."""
     torch.manual_seed(0)
     model = copy.deepcopy(case.model).to(device).train()
     x, y = case.x.to(device), torch.randint(case.classes, (len(case.x),), device=device)
@@ -236,7 +236,7 @@ def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str
 
 @dataclass(frozen=True)
 class Ratio:
-    """Of the median build of a side to that of the plain one; the least and the largest over pairs of builds."""
+    """A side's median build over the plain one's, with the extremes over pairs of builds."""
 
     value: float
     low: float
@@ -256,22 +256,22 @@ class Timed:
 
 
 def in_turns(sides: Sequence[Sequence[Step]], device: torch.device, turn: float, turns: int = TURNS) -> Timed:
-    """Time builds of several sides, the first of them plain, taking turns."""
+    """Time builds of several sides in turns; the first side is plain."""
     steps = [step for side in sides for step in side]
     for step in steps:
         warm_up(step)
     timer = Timer(device, turn)
     gc.collect()
-    gc.freeze()  # what was built here is much, and looking through it is no part of a step
+    gc.freeze()  # the builds made many objects, and scanning them is not part of a step
     timed = [[timer.seconds(step, parts=1) for step in steps] for _ in range(turns)]
     gc.unfreeze()
     return summarise(timed, [len(side) for side in sides])
 
 
 def summarise(timed: list[list[float]], sizes: list[int]) -> Timed:
-    """Of the seconds by turn and build, plain builds first; `sizes` are the numbers of builds of each side."""
+    """The result from seconds by turn and build, plain builds first; `sizes` are the numbers of builds of each side."""
     means = [statistics.fmean(seconds[: sizes[0]]) for seconds in timed]
-    # Relative to the plain builds of the same turn: a machine that is slower for a while is so for all.
+    # Relative to the plain builds of the same turn: a machine that is slow for a while slows all of them.
     relative = [[each / mean for each in seconds] for seconds, mean in zip(timed, means, strict=True)]
     builds = iter([statistics.median(column) for column in zip(*relative, strict=True)])
     plain, *others = (list(itertools.islice(builds, size)) for size in sizes)
@@ -283,14 +283,14 @@ def summarise(timed: list[list[float]], sizes: list[int]) -> Timed:
 
 
 class Launches(NamedTuple):
-    """What a step gives the GPU to do: kernels, and the seconds of these and of copies, one after the other."""
+    """A step's work on the GPU: the number of kernels, and the summed seconds of kernels and copies."""
 
     kernels: int
     seconds: float
 
 
 def launches(step: Step) -> Launches:
-    """Of one step; the seconds are the median of several."""
+    """The launches of one step; the seconds are the median of several."""
     seconds = []
     for _ in range(PROFILED):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -304,7 +304,7 @@ def launches(step: Step) -> Launches:
 
 
 def print_loops(chosen: argparse.Namespace, device: torch.device) -> None:
-    """The small backbones: a plain step, against it branches, other plain builds, and the optimizer's part; kernels."""
+    """The small backbones: a plain step; the ratios of branches, other builds and the optimizer's part; kernels."""
     print(f"\n{'':9} {'plain':>9} {'branches / none':>22} {'none / none':>11} {'optimizer':>9} {'kernels':>10}")
     for arch in chosen.arch:
         for autocast in (False, True) if device.type == "cuda" else (False,):
@@ -351,8 +351,8 @@ def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, floa
     timer = Timer(device, 0.4)
     seconds: dict[str, float] = {}
     memory: dict[str, int] = {}
-    # A loop that is built anew may be a fifth faster or slower, by where its memory lies, whatever it trains. So each
-    # is built several times, and timed in short turns, so that other work on the machine meets all alike; the best
+    # A new build of a loop may be a fifth faster or slower because of its memory addresses, whatever it trains. So each
+    # is built several times, and timed in short turns, so that other work on the machine affects all equally; the best
     # counts.
     for _ in range(4):
         steps = {}
@@ -372,7 +372,7 @@ def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, floa
 
 
 def cosine_cost(arch: str, device: torch.device) -> tuple[float, float]:
-    """Time of a measured step over a plain one; and with every 16th step measured."""
+    """Time of a measured step over a plain one; and the same with every 16th step measured."""
     precision = "bf16" if device.type == "cuda" else "fp32"
     stack, _ = engine_step(arch, stack_size(arch, device.type), precision, device)
     timer = Timer(device)

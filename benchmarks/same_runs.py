@@ -5,8 +5,8 @@
     python benchmarks/same_runs.py long.sqlite short.sqlite --epoch 5
 
 With a constant learning rate, the first epochs of a long run are a short run, and one live branch that is drawn
-independently of N is the same for every N; such runs count as shared. Two right programs round otherwise, so single
-pairs differ: what is asked for is a 90% interval of the mean difference within one point, as in the GPU tests.
+independently of N is the same for every N; such runs count as shared. Two correct programs round differently, so single
+pairs differ: the criterion is a 90% interval of the mean difference within one point, as in the GPU tests.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def runs_at(path: Path, epoch: int) -> dict[RunSpec, float]:
-    """Test accuracies at an epoch, by what the run would be as one of that length."""
+    """Test accuracies at an epoch, by the spec of a run of that length."""
     if not path.exists():
         raise SystemExit(f"{path} does not exist")
     with Store(path, read_only=True) as store:
@@ -56,7 +56,7 @@ def runs_at(path: Path, epoch: int) -> dict[RunSpec, float]:
 
 
 def _has(run: Run, epoch: int) -> bool:
-    """Is a run of so many epochs a part of this one? Schedules depend on the length."""
+    """Does this run contain a run of so many epochs? Schedules depend on the length."""
     steady = run.spec.schedule == run.spec.alpha_schedule == "constant"
     return len(run.history) == epoch or (steady and len(run.history) > epoch)
 

@@ -1,10 +1,10 @@
-"""How fast is `shapes` drawn, and how hard is it? Prints the figures that docs/data.md quotes.
+"""How fast is `shapes` drawn, and how difficult is it? Prints the figures that docs/data.md quotes.
 
     OMP_NUM_THREADS=1 python benchmarks/shapes.py        # about a minute on one core
 
 Seconds to draw 20,000 images are processor time, the median of three. Accuracies are on 1,000 test images after
-learning from 4,000: ridge regression on the pixels in numpy, its strength chosen on a fifth of the training images,
-and a network of three convolutions after 5 epochs of the engine, once for each seed.
+learning from 4,000: ridge regression on the pixels in numpy, its strength chosen on a fifth of the training images, and
+a network of three convolutions after 5 epochs of the engine, once for each seed.
 """
 
 import platform
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def drawing_seconds() -> float:
-    """Processor time, so that a neighbour on the machine does not count."""
+    """Processor time, which other work on the machine does not affect."""
     seconds = []
     for _ in range(3):
         start = time.process_time()
@@ -55,7 +55,7 @@ def drawing_seconds() -> float:
 
 
 def ridge_accuracy(train_set: Examples, test_set: Examples, classes: int) -> float:
-    """Test accuracy of ridge regression from pixels to one-hot labels; the test images choose nothing."""
+    """Test accuracy of ridge regression from pixels to one-hot labels; test images take no part in choices."""
     images, labels = pixels(train_set), train_set.labels
     fifth = len(labels) // 5
     chosen_on = (images[-fifth:], labels[-fifth:])

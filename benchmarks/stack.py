@@ -8,25 +8,24 @@ r"""How much faster is the engine than the loops you would have written, and how
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/stack.py --device cpu --processor-time --columns plain engine \
         --arch common:mlp_with_dropout common:cnn_with_dropout common:transformer_with_dropout
 
-For each model, which has its name in the practice study or is any other that a spec takes, with branches (C = 100,
-batch 128, flips and shifts, 40,000 training images on the device) images per second, in steps alone: no evaluation, no
-compilation, no measured step. All columns train the same specs in the same precision; loops.py has their code.
+For each model (a name of the practice study, or any other that a spec takes), with branches (C = 100, batch 128, flips
+and shifts, 40,000 training images on the device): images per second in training steps alone, without evaluation,
+compilation and measured steps. All columns train the same specs in the same precision; loops.py has their code.
 
 - plain: one run, eager, fused AdamW.
-- expert: one run; on a GPU compiled, the whole step in one CUDA graph. On a CPU the plain loop is the fastest there is.
+- expert: one run; on a GPU compiled, the whole step in one CUDA graph. On a CPU the plain loop is the fastest one.
 - vmap: an ensemble by `torch.func.vmap`, summed over its runs; on a GPU compiled and captured where that works.
 - engine: summed over the runs of a stack; on a CPU over a process for each core, as the local executor runs it.
-- strong: the engine again, by the recipe `strong` in place of flips and shifts; only where it is named. The table has
+- strong: the engine again, with the recipe `strong` in place of flips and shifts; only if it is named. The table has
   its ratio to the engine.
 
-Then the engine's ratio to the expert's loop, its model TFLOP/s and its share of what the device reaches in a large
-matrix product and in a large copy; and the ceiling, the rate at which the larger of these two shares would be 100%. On
-a GPU each figure has a process of its own: those of a group compile at the same time, and are timed one after the
-other.
+Then the engine's ratio to the expert's loop, its model TFLOP/s and its share of the device's speed in a large matrix
+product and in a large copy; and the ceiling, the rate at which the larger of these two shares would be 100%. On a GPU
+each figure has its own process: the processes of a group compile at the same time, and are timed one after the other.
 
-Operations are those of the products, forward and backward. Bytes are the inputs and outputs of the products, each
-once, and the optimiser's state: what no arrangement of these products can avoid moving. Elementwise work between
-them comes on top, so the ceiling itself is out of reach.
+Operations are those of the products, forward and backward. Bytes are the inputs and outputs of the products, each once,
+and the optimiser's state: the minimum for these products. Elementwise work comes on top, so the ceiling itself is out
+of reach.
 """
 
 import argparse
@@ -70,7 +69,7 @@ OF_ENGINE = {"engine": RECIPE, "strong": recipe_fields("strong", 1, {})}
 CPU_ROUNDS = 3
 NAN = float("nan")
 AXIS_END = 4.0  # of the figure
-Measured = dict[str, Any]  # what is measured of one column: `rate`, and more
+Measured = dict[str, Any]  # measurements of one column: `rate`, and more
 Row = dict[str, Any]  # of a model, as `--json` writes it
 
 
@@ -127,7 +126,7 @@ def measured_rows(options: argparse.ArgumentParser, chosen: argparse.Namespace) 
 
 
 def row_of(by_column: dict[str, Measured], runs: int, matmul: float, copy: float) -> Row:
-    """What is written of a model; None where it was not measured."""
+    """A model's row; None for values that were not measured."""
     rate = {column: by_column.get(column, {}).get("rate") for column in COLUMNS}
     row: Row = {**rate, "runs": runs, "warm_up": {name: figure.get("warm_up") for name, figure in by_column.items()}}
     engine = by_column.get("engine", {})
@@ -162,7 +161,7 @@ def figure_of(rows: list[Row]) -> Figure:
     both = [row for row in rows if row["engine"] and row["expert"]]
     multiples = [row["engine"] / row["expert"] for row in both]
     shares = [row["engine"] / row["ceiling"] if "ceiling" in row else None for row in both]
-    # A model far beyond the axis is cut at its end, and has its multiple in its name.
+    # Far beyond the axis, a bar is cut at its end, and the label has its value.
     names = [NETWORKS[row["arch"]].title if row["arch"] in NETWORKS else row["arch"] for row in both]
     labels = [f"{name} ({one:.0f}x)" if one > AXIS_END else name for name, one in zip(names, multiples, strict=True)]
     bars = [tuple(map(Bar, labels, values, values, values)) for values in (multiples, shares)]
@@ -177,7 +176,7 @@ Wanted = tuple[str, str, int, str, float]  # arch, column, runs, precision, seco
 
 
 class Prepared:
-    """A column's step, warm: it has been compiled and captured where it is."""
+    """A column's step, warmed up: compiled and captured, if it is at all."""
 
     def __init__(self, arch: str, column: str, runs: int, precision: str, device: torch.device) -> None:
         begun = time.perf_counter()
@@ -200,15 +199,15 @@ class Prepared:
         self.about["warm_up"] = time.perf_counter() - begun
 
     def measure(self, device: torch.device, seconds: float) -> Measured:
-        """Images a second, and what is known of the column besides."""
+        """Images a second, and further facts about the column."""
         return {"rate": Timer(device, seconds).rate(self.step, self.images), **self.about}
 
 
 def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Measured]]:
-    """In this process, the engine in one for each core. Columns of a model take turns, and the best of each counts."""
+    """Measure here, and the engine in a process for each core. A model's columns take turns; the best turns count."""
     device = torch.device("cpu")
     for arch in dict.fromkeys(arch for arch, *_ in wanted):
-        # The expert's loop is the plain one.
+        # On a CPU the expert's loop equals the plain one.
         own: dict[Wanted, Measured] = {
             item: {"rate": 0.0}
             for item in wanted
@@ -230,7 +229,7 @@ def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Measured]]:
 
 
 def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> Iterator[tuple[Wanted, Measured]]:
-    """On the GPU. One that fails beside others, whose memory it may have missed, is tried again by itself."""
+    """Measure on the GPU. One that fails beside others, perhaps for lack of memory, is tried again by itself."""
     again = []
     for start in range(0, len(wanted), at_once):
         for item, figure in _group(wanted[start : start + at_once], device):
@@ -245,7 +244,7 @@ def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> It
 
 def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted, Measured]]:
     context = multiprocessing.get_context("spawn")
-    threads = max(1, cores() // len(wanted))  # of each: more would wait for each other, and all for them
+    threads = max(1, cores() // len(wanted))  # for each process: more would compete for the cores
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
     workers: list[tuple[Wanted, Any, Connection]] = []
     for item in wanted:
@@ -255,7 +254,7 @@ def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted,
         theirs.close()
         workers.append((item, process, ours))
     begun, answers = time.perf_counter(), {}
-    while len(answers) < len(workers):  # all are warm before any is timed
+    while len(answers) < len(workers):  # all are warmed up before any is timed
         for pipe in wait([pipe for *_, pipe in workers if pipe not in answers]):
             answers[pipe] = _receive(pipe)
             (arch, column, *_) = next(item for item, _, own in workers if own is pipe)
@@ -284,7 +283,7 @@ def _work(pipe: Connection, item: Wanted, device: torch.device, threads: int) ->
         pipe.send({})
         pipe.recv()
         pipe.send(prepared.measure(device, seconds))
-    except Exception as problem:  # one figure less, and the others go on
+    except Exception as problem:  # a failed figure must not stop the others
         pipe.send({"error": f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"})
 
 

@@ -4,9 +4,9 @@
     python benchmarks/step_profile.py --arch resnet18 --recipe strong
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/step_profile.py --arch common:mlp_with_dropout --precision fp32
 
-Where the kernels' time together is more than a step takes, they ran side by side. The parts of the compilation are
-those that torch counts, each inside of the one before. Where there is no GPU: the operations of a step of one run, by
-the engine and by the plain loop, with the largest differences first.
+If the kernels' total time exceeds the step's, they ran in parallel. The parts of the compilation are those that torch
+counts, each nested in the one before. Without a GPU: the operations of a step of one run, by the engine and by the
+plain loop, with the largest differences first.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def beside_loop(arch: str, precision: str, recipe: dict[str, Any]) -> None:
-    """Print what the operations of the two take of a step, on a CPU."""
+    """Print the time of both sides' operations in a step, on a CPU."""
     device, spent = torch.device("cpu"), []
     _, engine = engine_step(arch, 1, precision, device, **recipe)
     for step in (engine, Loop(bench_spec(arch, precision, **recipe), synthetic(), device).step):

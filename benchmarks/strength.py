@@ -1,13 +1,13 @@
 """Does one strength mean the same everywhere? The gradients of main loss and branches in the trunk, on small models.
 
     python benchmarks/strength.py                the tables, in Markdown; some minutes
-    python benchmarks/strength.py --model MLP    those of docs/attaching.md; about a minute
+    python benchmarks/strength.py --model MLP    the tables of docs/attaching.md; about a minute
 
 For every number of classes, number of layers with branches, width and objective: the norm of the branches' gradient
-over that of the main loss, at strength 1, in the parameters of the model that both reach, when the model is new and
-after one epoch of training with strength 0.5. The second table has the largest factor between two settings that differ
-in one thing alone, and between any two; beside it what it is in the paper's unit, where losses are averaged over
-classes and summed over layers.
+over the main loss's, at strength 1, in the model's parameters that both reach, for a new model and after one epoch of
+training with strength 0.5. The second table has the largest factor between two settings that differ in only one of
+these, and between any two; beside it the same in the paper's unit, where losses are averaged over classes and summed
+over layers.
 """
 
 import argparse
@@ -34,7 +34,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 
 class Setting(NamedTuple):
-    """What one strength is to mean the same for."""
+    """A case in which one strength should mean the same as in all others."""
 
     model: str
     classes: int
@@ -51,7 +51,7 @@ class Residual(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Output of the same shape."""
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
@@ -118,7 +118,7 @@ def measure(setting: Setting, preset: str) -> tuple[float, float]:
 
 
 def factors(ratios: dict[Setting, float]) -> Iterator[tuple[str, float]]:
-    """By axis the largest factor between two settings that differ in it alone; and between any two."""
+    """For each axis the largest factor between two settings that differ only in it; and between any two."""
     for axis in Setting._fields:
         groups: dict[Setting, list[float]] = {}
         for setting, value in ratios.items():

@@ -8,21 +8,21 @@
 
 The same specs are trained twice, each time by a new process: by the engine, and by the expert's loop of loops.py, one
 run after another (on a GPU compiled and captured, once for all runs that differ in seed, alpha or branch labels; on a
-CPU eager). They are 36: Plain and the 11 kinds of branches in `KINDS`, 3 seeds, batch 128, flips and shifts, validation
-at every epoch, test images at the last, cosines at every 16th step. Both sides write each run's rows into a store, and
-a checkpoint a minute. The data is CIFAR-100 if $ASYMTRAIN_DATA has it, else random bytes of its shape.
+CPU eager). There are 36: Plain and the 11 kinds of branches in `KINDS`, 3 seeds, batch 128, flips and shifts,
+validation at every epoch, test images at the last, cosines at every 16th step. Both sides write each run's rows into a
+store, and a checkpoint every minute. The data is CIFAR-100 if $ASYMTRAIN_DATA has it, else random bytes of its shape.
 
-Counted is everything from the start of the process to its last row. Compiled code is not taken from an earlier process
-unless `--cache` names its folder. The ratio is the seconds of the loop by those of the engine. `--loop-runs` trains
-only the first runs by the loop and reckons the others: one whose program is compiled takes as long as such runs took on
-average, and one that compiles a program as long as those that did. On a GPU, `--reckon` adds to both sides what further
-epochs take in steps, evaluation and log, if each takes as long as those that were trained. The parts:
+The time counts from the start of the process to its last row. Compiled code is not taken from an earlier process unless
+`--cache` names its folder. The ratio is the loop's seconds over the engine's. `--loop-runs` trains only the first runs
+by the loop and estimates the others: a run that reuses a compiled program takes as long as such runs took on average,
+and one that compiles a program as long as those that did. On a GPU, `--reckon` adds to both sides the time of further
+epochs in steps, evaluation and log, if each takes as long as the trained ones. The parts:
 
 - import; data (loading, fingerprints); setup (plans, splits, initial weights, data to the device)
-- compile: the compiler wherever it runs, and the steps that warm up a capture; capture: recording the CUDA graphs
-- steps, with the reading of their sums once an epoch; evaluation
-- store: claims, rows, checkpoints; log: that of each epoch
-- other: Python between them, and on several CPU cores all that the engine's processes do
+- compile: the compiler at any time, and the steps that warm up a capture; capture: recording the CUDA graphs
+- steps, including reading their sums once an epoch; evaluation
+- store: claims, rows, checkpoints; log: the log of each epoch
+- other: Python between them, and on several CPU cores all work of the engine's processes
 
 The rows of both sides are compared: if the mean test accuracies differ by more than one point, it is an error.
 """
@@ -61,27 +61,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "sigmoid, alpha to zero on a line": {"alpha_schedule": "linear"},
     "sigmoid, alpha to zero by a cosine": {"alpha_schedule": "cosine"},
 }
-INPUTS_OF_A_STEP = ("seed", "alpha", "alpha_schedule", "branch_labels")  # runs that differ in these share a program
+INPUTS_OF_A_STEP = ("seed", "alpha", "alpha_schedule", "branch_labels")  # runs differing only in these share a program
 PARTS = ("import", "data", "setup", "compile", "capture", "steps", "evaluation", "store", "log", "other")
-GROWING = ("steps", "evaluation", "log")  # with the epochs
+GROWING = ("steps", "evaluation", "log")  # parts that grow with the epochs
 SIDES = ("engine", "loop")
 CHECKPOINT_SECONDS = 60.0
 LARGEST_DIFFERENCE = 0.01  # of the mean test accuracies
 
 
 class Clock:
-    """Seconds by part. A part inside of another is not counted twice; what is in none is `other`."""
+    """Seconds by part. Nested parts are not counted twice; time outside all parts is `other`."""
 
     def __init__(self, begun: float) -> None:
         self.seconds, self.open, self.since = dict.fromkeys(PARTS, 0.0), ["import"], begun
 
     def enter(self, name: str) -> None:
-        """A part begins."""
+        """Begin a part."""
         self._count()
         self.open.append(name)
 
     def leave(self) -> None:
-        """It ends; what it lies in goes on."""
+        """End the part; the one around it continues."""
         self._count()
         self.open.pop()
 
@@ -124,7 +124,7 @@ def main() -> None:
     options.add_argument("--device")
     options.add_argument("--precision", help="bf16 on a GPU, fp32 on a CPU, where nothing is given")
     options.add_argument("--cache", help="a folder of compiled code that outlives this process")
-    options.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)  # what a process of this script is to train
+    options.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)  # what a process of this script trains
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--begun", type=float, help=argparse.SUPPRESS)
     chosen = options.parse_args()
@@ -150,7 +150,7 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
     data = _data(folder / "random.npz", chosen.images)
     specs = study_specs(chosen.arch, chosen.runs, dataset=data, epochs=chosen.epochs, precision=precision)
-    if chosen.loop_runs:  # kind by kind: the rows that are compared are then of several seeds
+    if chosen.loop_runs:  # kind by kind: then the compared rows are of several seeds
         specs = [spec for kind in range(len(KINDS)) for spec in specs[kind :: len(KINDS)]]
     by_loop = specs[: chosen.loop_runs]
     sides: dict[str, dict[str, Any]] = {}
@@ -185,19 +185,19 @@ def study_specs(arch: str, runs: int, **fields: Any) -> "list[RunSpec]":
     from asymtrain.lab.runs import RunSpec
     from common import network_fields
 
-    # Batches of one size, so that one captured graph trains them all.
+    # Equal batch sizes, so that one captured graph trains them all.
     common = {"augmentation": "flip_shift", "last_batch": "drop", **network_fields(arch), **fields}
     seeds = range(-(-runs // len(KINDS)))
     return [RunSpec(seed=seed, **common, **kind) for seed in seeds for kind in KINDS.values()][:runs]
 
 
 def program(spec: "RunSpec") -> tuple[object, ...]:
-    """What the expert compiles once."""
+    """The settings for which the expert's loop compiles once."""
     return tuple(value for name, value in vars(spec).items() if name not in INPUTS_OF_A_STEP and name != "id")
 
 
 def reckoned(seconds: list[float], specs: "list[RunSpec]") -> float:
-    """Seconds of the runs that the loop has not trained, from those of the first, which it has."""
+    """Estimated seconds of the runs that the loop did not train, from the first ones, which it did."""
     programs = [program(spec) for spec in specs]
     first = [own not in programs[:i] for i, own in enumerate(programs)]
     mean = {kind: statistics.fmean(s for s, new in zip(seconds, first, strict=False) if new is kind)
@@ -212,7 +212,7 @@ def _data(file: Path, images: int) -> str:
     from asymtrain.lab.data import load
 
     try:
-        # Not over the network: one that does not answer is waited for.
+        # Without the network, which might hang.
         load("cifar100", download=False)
     except UsageError:
         drawn = np.random.default_rng(0)
@@ -225,7 +225,7 @@ def _data(file: Path, images: int) -> str:
 
 
 def _agreement(folder: Path, specs: "list[RunSpec]", by_loop: "list[RunSpec]") -> str:
-    """How far the rows of the two stores are apart; an error where rows are missing or far apart."""
+    """How far the rows of the two stores differ; an error if rows are missing or far apart."""
     from asymtrain.lab.store import Store
 
     rows: dict[str, dict[str, Run]] = {}
@@ -247,7 +247,7 @@ def _agreement(folder: Path, specs: "list[RunSpec]", by_loop: "list[RunSpec]") -
 
 
 def _train(side: str, folder: Path, device: str | None, clock: Clock) -> None:
-    """One side, in this process."""
+    """Train one side in this process."""
     from asymtrain.lab.devices import default_device
     from asymtrain.lab.runs import RunSpec
 
@@ -260,7 +260,7 @@ def _train(side: str, folder: Path, device: str | None, clock: Clock) -> None:
 
 
 def by_engine(specs: "list[RunSpec]", store: Path, device: "torch.device") -> list[float]:
-    """Train by the engine."""
+    """Train by the engine; the seconds of runs."""
     from asymtrain.lab import executors
 
     notes: set[str] = set()
@@ -277,7 +277,7 @@ def by_engine(specs: "list[RunSpec]", store: Path, device: "torch.device") -> li
 
 
 def by_loop(specs: "list[RunSpec]", store: Path, device: "torch.device") -> list[float]:
-    """Train by the expert's loop, one run after another; the seconds of each, compiling included."""
+    """Train by the expert's loop, one run after another; the seconds of each, including compilation."""
     import torch
 
     from asymtrain.lab.devices import compiler_settings, products_of
@@ -335,7 +335,7 @@ def _watch_all(clock: Clock) -> None:
     clock.watch(loops.Loop, "setup", "__init__", "begin")
     clock.watch(loops.Loop, "steps", "epoch")
     clock.watch(loops.Loop, "evaluation", "answers")
-    # The steps before a capture are there to compile; the capture itself is torch's.
+    # The steps before a capture only compile; the capture itself is torch's.
     clock.watch(programs.CapturedSteps, "compile", "_capture")
     clock.watch(loops, "compile", "captured")
     enter, leave = torch.cuda.graph.__enter__, torch.cuda.graph.__exit__
@@ -352,7 +352,7 @@ def _watch_all(clock: Clock) -> None:
     if torch.cuda.is_available():
         import torch._dynamo.callback as compiler
 
-        # Where else something is compiled: the forward of an evaluation.
+        # Other compilation: the forward of an evaluation.
         compiler.on_compile_start(lambda *_: clock.enter("compile"))
         compiler.on_compile_end(lambda *_: clock.leave())
 

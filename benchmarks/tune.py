@@ -1,20 +1,20 @@
-"""How good is the advice of `asymtrain tune`, for what it costs? Scored on stored rows of the practice study.
+"""How good is the advice of `asymtrain tune` for its cost? Scored on stored rows of the practice study.
 
     python benchmarks/tune.py                       # the tables
-    python benchmarks/tune.py --docs docs/tune.md   # and into that page, with its figure beside it
+    python benchmarks/tune.py --docs docs/tune.md   # also into that page, with its figure beside it
 
-A case is a model of the study: the baseline and some configurations trained for 30 epochs with five seeds, and many
-more for 10 epochs with two other seeds, judged by held-out images. An advisor has a budget in runs of 30 epochs and
-chooses a configuration or none. Each of the five seeds is scored by itself: an advisor sees the other four at most, and
-what it chose is worth the gain over the baseline of the scored seed. Every run that an advisor looks at is counted.
+A case is a model of the study: the baseline and some configurations were trained for 30 epochs with five seeds, and
+many more for 10 epochs with two other seeds, judged by held-out images. An advisor has a budget in runs of 30 epochs
+and chooses a configuration or none. Each of the five seeds is scored by itself: an advisor sees at most the other four,
+and the value of its choice is the gain over the baseline on the scored seed. All runs that an advisor uses count.
 
-What is chosen may have no long runs: it is then worth what the nearest stored configuration is, that of the same
-objective and bias with the nearest alpha. So *the default* is sigmoid with prior bias at alpha 10, and at alpha 1 on
-convolutions, or their nearest relatives. It was chosen from these rows, which flatters it, and tune with it.
+The chosen configuration may have no long runs: it then has the value of the nearest stored configuration, with the same
+objective and bias and the nearest alpha. So *the default* is sigmoid with prior bias at alpha 10, and at alpha 1 on
+convolutions, or the nearest relatives. It was chosen from these rows, which favours it, and tune with it.
 
-tune is its rule on these rows. Where the budget holds three whole pairs it has up to four, and with less one or two
-pairs of 10 epochs, since the rows have no other lengths. Its race has two seeds and the alternatives that the rows
-hold, as many rungs of it as the budget, and is not confirmed, for which no seed is left.
+"tune" applies tune's rule to these rows. If the budget holds three whole pairs it has up to four; with less, one or two
+pairs of 10 epochs, since the rows have no other lengths. Its race has two seeds, the alternatives that the rows hold,
+and as many rungs as the budget holds; it is not confirmed, since no seed is left for that.
 """
 
 import argparse
@@ -52,12 +52,12 @@ class Case:
     name: str
     family: str
     long: Mapping[Candidate, tuple[float, ...]]  # gain by scored seed
-    short: Mapping[Candidate, tuple[float, ...]]  # gain on held-out images after a third of the epochs, by another seed
-    elsewhere: Candidate | None  # what the other families chose for all models
+    short: Mapping[Candidate, tuple[float, ...]]  # gain on held-out images after a third of the epochs, by other seed
+    elsewhere: Candidate | None  # the choice of the other families for all models
 
     @property
     def default(self) -> Candidate:
-        """The recommended configuration, by its family, in the unit of the rows."""
+        """The recommended configuration for its family, in the unit of the rows."""
         return WEAK if "convolutions" in self.family else DEFAULT
 
     def nearest(self, candidate: Candidate) -> Candidate:
@@ -71,13 +71,13 @@ class Case:
         return min(kin, key=distance)
 
     def gain(self, candidate: Candidate | None, seed: int) -> float:
-        """Of what an advisor chose, on a scored seed."""
+        """The gain of an advisor's choice on a scored seed."""
         return 0.0 if candidate is None else self.long[self.nearest(candidate)][seed]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What an advisor chose, and what that took in runs of full length."""
+    """An advisor's choice, and its cost in runs of full length."""
 
     candidate: Candidate | None
     runs: float = 0.0
@@ -87,7 +87,7 @@ Advisor = Callable[[Case, int, float], Advice]  # a case, the scored seed, the b
 
 
 def read_cases(results: Path = ROOT / "results") -> list[Case]:
-    """The models of the practice study of which all rows are there."""
+    """The models of the practice study whose rows are complete."""
     folders = sorted(path.parent for path in results.glob(f"practice-*/{MANIFEST}"))
     if not folders:
         raise UsageError(f"{results} holds no exported folder: give the repository's results with --results")
@@ -123,7 +123,7 @@ def _gains(values: Iterable[float], plain: Iterable[float]) -> tuple[float, ...]
 
 
 def deviation_of(cases: Sequence[Case]) -> float:
-    """Of paired differences between seeds, in points: the root mean square over all models and configurations."""
+    """Deviation of paired differences between seeds, in points: root mean square over models and configurations."""
     return math.sqrt(_mean(float(np.var(gains, ddof=1)) for case in cases for gains in case.long.values()))
 
 
@@ -140,9 +140,9 @@ def best_elsewhere(case: Case, scored: int, budget: float) -> Advice:
 
 
 def short_pairs(seeds: int) -> Advisor:
-    """Configurations against the baseline for a third of the epochs on so many seeds: the best, where it is above.
+    """Configurations against the baseline for a third of the epochs on `seeds` seeds: the best, if it is above.
 
-    In the order of tune's list, then of the study's first wave, as many as the budget holds.
+    Tries tune's list first, then the study's first wave, as many as the budget holds.
     """
 
     def advise(case: Case, scored: int, budget: float) -> Advice:
@@ -157,7 +157,7 @@ def short_pairs(seeds: int) -> Advisor:
 
 
 def tune(case: Case, scored: int, budget: float) -> Advice:
-    """Pairs of the default, looked at after each; in what is left a race, whose winner takes its place.
+    """Pairs of the default, judged after each; the rest of the budget is for a race, whose winner replaces it.
 
     "Likely helps" is followed, as docs/tune.md says.
     """
@@ -194,13 +194,13 @@ ADVISORS: Mapping[str, Advisor] = {
 
 @dataclass(frozen=True)
 class Score:
-    """An advisor at a budget: families count alike, however many models they have."""
+    """An advisor at a budget: families have equal weight, however many models they have."""
 
     gain: float  # over the baseline, in points
     low: float  # 95% bootstrap interval over families
     high: float
     runs: float
-    attached: float  # share of seeds
+    attached: float  # share of seeds for which it attached branches
 
 
 def score(advisor: Advisor, cases: Sequence[Case], budget: float) -> Score:
@@ -228,7 +228,7 @@ def score_all(cases: Sequence[Case]) -> dict[str, list[Score]]:
 
 
 def upper_edge(scores: Scores) -> list[str]:
-    """The advisor with the largest gain at each budget; of equals tune, then the one that is listed first."""
+    """The advisor with the largest gain at each budget; ties go to tune, then to the first in the list."""
     return [max(scores, key=lambda name: round(scores[name][i].gain, 9)) for i in range(len(BUDGETS))]
 
 
@@ -257,7 +257,7 @@ def score_table(scores: Scores, cases: Sequence[Case]) -> Table:
 
 
 def family_table(scores: Scores, cases: Sequence[Case]) -> Table:
-    """Each model at the largest budget: where the means come from."""
+    """Each model at the largest budget, to show what the means consist of."""
     columns = (Column("Model"), *(Column(f"{name} (points)", "number", digits=2, signed=True) for name in ADVISORS))
     rows = [
         (MODELS[case.name].title, *(score(advisor, [case], BUDGETS[-1]).gain for advisor in ADVISORS.values()))
@@ -267,7 +267,7 @@ def family_table(scores: Scores, cases: Sequence[Case]) -> Table:
 
 
 def score_figure(scores: Scores) -> Figure:
-    """Gain by runs spent, of the advisors that gain; intervals beside each other."""
+    """Gain by runs spent, for the advisors that gain; intervals side by side."""
     places = tuple(float(i) for i in range(len(BUDGETS)))
     lines = tuple(
         Line(

@@ -2,13 +2,13 @@
 
     python benchmarks/tune_gpu.py                 # all, one after another
     python benchmarks/tune_gpu.py --only cnn      # one of them
-    python benchmarks/tune_gpu.py --list          # the commands, and nothing else
-    python benchmarks/tune_gpu.py --only cnn -- --data shapes --minutes 2    # a trial where there is no GPU
+    python benchmarks/tune_gpu.py --list          # only print the commands
+    python benchmarks/tune_gpu.py --only cnn -- --data shapes --minutes 2    # a trial without a GPU
 
-Each model leaves three files in --out: its log, which ends with the seconds that it took, tune.json and the page.
-Runs and checkpoints stay in --work, where the same command goes on. The first four models have rows of full length in
-results/, beside which docs/practice.md puts the gain of their branches; the last is in no study. Needs timm, but for
-the CNN, and CIFAR-100 under --data-root.
+Each model leaves three files in --out: its log, which ends with the seconds that it took, tune.json and the page. Runs
+and checkpoints stay in --work, where the same command continues. For the first four models, results/ has rows of full
+length, and docs/practice.md the gain of their branches; the last is in no study. Needs timm, except for the CNN, and
+CIFAR-100 under --data-root.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COMMON = "--data cifar100 --epochs 30 --minutes 8"
 
 
 def run(name: str, words: list[str], work: Path, out: Path) -> int:
-    """Run a command from the sources, and keep what it says and finds; its exit status."""
+    """Run a command from the sources, and keep its output and results; its exit status."""
     out.mkdir(parents=True, exist_ok=True)
     paths = filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
     began = time.monotonic()

@@ -2,13 +2,13 @@
 
     python benchmarks/zoo.py                         # every model of timm, torchvision and transformers
     python benchmarks/zoo.py --library transformers --family bert vit --out zoo.csv
-    python benchmarks/zoo.py --out zoo.csv --resume  # goes on where a run was stopped
+    python benchmarks/zoo.py --out zoo.csv --resume  # continues a stopped run
     python benchmarks/zoo.py --device cuda --out zoo.csv --markdown zoo.md
 
 Models have random weights, and nothing is downloaded. For each: branches at the layers of a glob, one training step of
-both objectives, strip. It passes where both losses are finite, every layer's loss alone reaches parameters of that
-layer, the model's keys never change, no hook and no optimizer entry is left, and the outputs in eval mode are bit-equal
-to those of a model that never had branches: with the weights from before, and with the trained ones.
+both objectives, strip. It passes if both losses are finite, every layer's loss alone reaches parameters of that layer,
+the model's keys never change, no hook and no optimizer entry is left, and the outputs in eval mode are bit-equal to
+those of a model that never had branches: with the weights from before, and with the trained ones.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> dict[tuple[str, str, str], Row]:
-    """What `write_csv` wrote, by library, family and model."""
+    """The rows that `write_csv` wrote, by library, family and model."""
     kinds = {"layers": int, "parameters": int, "main": float, "auxiliary": float, "seconds": float}
     with path.open(newline="") as file:
         read = [{name: kinds.get(name, str)(cell) for name, cell in line.items()} for line in csv.DictReader(file)]
@@ -72,14 +72,14 @@ def read_csv(path: Path) -> dict[tuple[str, str, str], Row]:
 
 
 def versions(libraries: Sequence[str], device: torch.device) -> str:
-    """What the table was made with."""
+    """The versions and the device behind the table."""
     named = [f"{library} {importlib.import_module(library).__version__}" for library in libraries]
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return ", ".join([*named, f"torch {torch.__version__.partition('+')[0]}", kind])
 
 
 def importable(library: str) -> bool:
-    """Whether a library imports here; says why where it does not."""
+    """Whether a library can be imported here; prints why not."""
     try:
         importlib.import_module(library)
     except Exception as problem:  # a broken torchvision under timm raises a RuntimeError
@@ -89,7 +89,7 @@ def importable(library: str) -> bool:
 
 
 def chosen_cases(libraries: Sequence[str], families: Sequence[str]) -> list[Case]:
-    """The cases of these libraries and families (none named: all)."""
+    """The cases of these libraries and families (all if none is named)."""
     cases = [case for case in (*TIMM, *TORCHVISION, *TRANSFORMERS) if case.library in libraries]
     unknown = sorted(set(families) - {case.family for case in cases})
     if unknown:
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--markdown", type=Path, help="a file for the table, as results/benchmarks/zoo.md")
     chosen = options.parse_args(arguments)
     device = torch.device(chosen.device)
-    # Two forwards with the same weights must be equal to the bit, so the same algorithm must be picked.
+    # Two forwards with the same weights must be bit-equal, so both must use the same algorithm.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     libraries = [library for library in chosen.library if importable(library)]
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     earlier = read_csv(chosen.out) if chosen.resume and chosen.out and chosen.out.exists() else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the libraries' own
+        warnings.simplefilter("ignore")  # the libraries' own warnings
         for case in chosen_cases(libraries, chosen.family):
             rows.append(earlier.get((case.library, case.family, case.model)) or examine(case, device))
             print(show(rows[-1]), flush=True)

@@ -1,8 +1,8 @@
-"""The models of the zoo: which layer globs, which input, and what `attach` must be told about each.
+"""The models of the zoo: layer globs, inputs, and further options of `attach` for each.
 
-All are built with random weights and without downloads. The popular models have the widths and the image sizes that
-people use, since a layout is hard to tell where a width is also a number of positions; they have fewer blocks. Of other
-families small members were taken.
+All are built with random weights and without downloads. The popular models have their usual widths and image sizes,
+since a layout is hard to infer if a width is also a number of positions; they have fewer blocks. For other families,
+small members are used.
 """
 
 import importlib
@@ -19,16 +19,16 @@ BATCH = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One model, and how branches are put on it."""
+    """One model, and how branches are attached to it."""
 
     library: str
     family: str
     model: str
-    at: tuple[str, ...]  # globs; names differ between releases of a library, so the first one that fits is taken
-    layout: str  # what the layers' features are, read from the library's code
+    at: tuple[str, ...]  # globs; names differ between releases of a library, so the first one that matches is used
+    layout: str  # the layout of the layers' features, read from the library's code
     build: Callable[[], nn.Module]
     sample: Callable[[], dict[str, Tensor] | Tensor]
-    needs: Mapping[str, Any] = field(default_factory=dict)  # options of attach that it could not find out itself
+    needs: Mapping[str, Any] = field(default_factory=dict)  # options that `attach` could not infer itself
 
 
 def timm(
@@ -51,7 +51,7 @@ def timm(
 
 
 def torchvision(model: str, at: str, layout: str) -> Case:
-    """A case of torchvision: its classifiers take images of 224."""
+    """A case of torchvision: its classifiers take images of 224 px."""
 
     def build() -> nn.Module:
         made: nn.Module = getattr(importlib.import_module("torchvision").models, model)(num_classes=CLASSES)
@@ -87,13 +87,13 @@ def images(size: int) -> Tensor:
 
 
 def pixels(size: int = 224) -> Callable[[], dict[str, Tensor]]:
-    """Random pictures, by the name that transformers gives them."""
+    """Random pictures, under the name that transformers gives them."""
     return lambda: {"pixel_values": images(size)}
 
 
 def tokens() -> dict[str, Tensor]:
     """Random words of one length."""
-    # The last one is the end of a sequence for T5 and BART, whose classifiers read there; 0 is padding.
+    # The last one is the end of a sequence for T5 and BART, whose classifiers read that position; 0 is padding.
     ids = torch.randint(3, 60, (BATCH, 9))
     ids[:, -1] = 1
     return {"input_ids": ids}
@@ -110,7 +110,7 @@ def spectrograms() -> dict[str, Tensor]:
 
 
 def text(kind: str, model: str, at: str, needs: Mapping[str, Any] | None = None, **options: object) -> Case:
-    """A model of transformers that reads words."""
+    """A model of transformers that reads text."""
     return transformers(kind, model, at, "BTD", tokens, needs, **options)
 
 
@@ -198,7 +198,7 @@ TORCHVISION = (
     torchvision("vit_b_16", "encoder.layers.*", "BTD"),
 )
 
-# Sizes by the names that most text models give them; those of BERT's base, but for the number of layers.
+# Sizes under the names of most text models; those of BERT's base, except for the number of layers.
 LAYERS = {"num_hidden_layers": 2}
 TEXT = {**LAYERS, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 64}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64}

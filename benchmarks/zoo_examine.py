@@ -1,4 +1,4 @@
-"""One model of the zoo: attach, a training step, strip, and what must hold all the while."""
+"""One model of the zoo: attach, a training step, strip, and the properties that must hold throughout."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ ALPHA = 0.3
 
 @dataclass
 class Row:
-    """What came of one model. `problem` is empty where all is well."""
+    """The result for one model. `problem` is empty if there is none."""
 
     library: str
     family: str
@@ -43,7 +43,7 @@ class ZooError(Exception):
 
 
 def require(holds: bool, problem: str) -> None:
-    """Raise the problem where something does not hold; an assert could be switched off."""
+    """Raise the problem if a property does not hold; an assert could be switched off."""
     if not holds:
         raise ZooError(problem)
 
@@ -54,7 +54,7 @@ def examine(case: Case, device: torch.device) -> Row:
     start = time.perf_counter()
     try:
         _examine(case, device, row)
-    except Exception as problem:  # one model's failure, of whatever kind, is a row of the table
+    except Exception as problem:  # one model's failure of any kind is a row of the table
         first = str(problem).strip().splitlines()[:1]
         named = "" if isinstance(problem, UsageError | ZooError) else f"{type(problem).__name__}: "
         row.problem = named + (first[0] if first else "without a message")
@@ -71,7 +71,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     initial = {key: value.clone() for key, value in model.state_dict().items()}
     before = outputs(model.eval(), sample)
     untouched = copy.deepcopy(model)
-    hooks = hooks_of(model)  # after a forward: transformers puts hooks of its own on some models then
+    hooks = hooks_of(model)  # after a forward, in which transformers adds its own hooks to some models
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
     options = {name: value for name, value in case.needs.items() if name != "allow_skipped"}
@@ -115,9 +115,9 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
 
 
 def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, Tensor]) -> None:
-    """A branch's row belongs to one sample: with the batch turned round, the rows are too.
+    """A branch's row belongs to one sample: if the batch is reversed, the rows are too.
 
-    Asked only where the model's own outputs do so: in timm's GCViT a sample meets windows of others.
+    Checked only if the model's own outputs do so: in timm's GCViT, a sample's windows meet others'.
     """
     if isinstance(sample, Tensor):
         turned: Tensor | dict[str, Tensor] = sample.flip(0)
@@ -164,12 +164,12 @@ def check_positions(
 
 
 def close(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding, which on a GPU in TF32 is coarse."""
+    """Equal except for rounding, which is coarse on a GPU in TF32."""
     return bool((one - other).abs().max() <= 2e-3 * other.abs().max())
 
 
 def check_gradients(model: nn.Module, branches: Branches, losses: Mapping[str, Tensor]) -> None:
-    """Each layer's own loss must reach the model: parameters inside the layer, or any where it has none."""
+    """Each layer's own loss must reach the model: parameters inside the layer, or any if the layer has none."""
     for name, loss in losses.items():
         inside = [p for p in model.get_submodule(name).parameters() if p.requires_grad]
         wanted = inside or [p for p in model.parameters() if p.requires_grad]
@@ -197,7 +197,7 @@ def outputs(model: nn.Module, sample: Tensor | Mapping[str, Tensor]) -> list[Ten
 
 
 def logits_of(output: object) -> Tensor:
-    """(B, CLASSES) from what a model gives: its first tensor; hidden states (B, T, D) are averaged and cut."""
+    """(B, CLASSES) from a model's output: its first tensor; hidden states (B, T, D) are averaged and cut."""
     first = tensors_in(output)[0]
     if first.ndim > 2:
         first = first.flatten(1, -2).mean(1)

@@ -9,7 +9,7 @@ from torch import nn
 
 def build(classes: int, input_shape: tuple[int, ...], depth: int = 8, width: int = 64) -> nn.Module:
     """The network: linear layers with ReLU, one after the other, without shortcuts or normalisation. It was chosen for
-    this demo because it is one that branches help; whether they help yours is what the same command tells.
+    this demo because branches help it; the same command tells whether they help yours.
     """
     sizes = [math.prod(input_shape), *[width] * depth]
     layers = [nn.Sequential(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]

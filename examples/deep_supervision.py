@@ -2,9 +2,9 @@
 
     python examples/deep_supervision.py     five seeds, Plain against Asymmetric, about two minutes on a CPU
 
-Two shapes of any colour, turned and sometimes one above the other, lie on a textured ground; each pixel belongs to a
-circle, a square, a triangle or the ground. `preset="deep_supervision"` keeps the positions of the decoder's features
-and brings the masks to each level's resolution.
+Two shapes of any colour, rotated and sometimes overlapping, lie on a textured background; each pixel belongs to a
+circle, a square, a triangle or the background. `preset="deep_supervision"` keeps the positions of the decoder's
+features and resizes the masks to each level's resolution.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ TRAIN_SIZE, SIZE, CLASSES, WIDTHS = 1000, 24, 4, (8, 8, 16, 16)
 
 @cache
 def drawings(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (count, 3, SIZE, SIZE), and the class of each pixel (count, SIZE, SIZE): 0 is the ground."""
+    """Images (count, 3, SIZE, SIZE), and the class of each pixel (count, SIZE, SIZE): 0 is the background."""
     drawn = torch.Generator().manual_seed(seed)
 
     def texture() -> Tensor:
@@ -55,7 +55,7 @@ def stage(inputs: int, outputs: int) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down to 3 by 3 positions and up again, with the features of the way down beside those of the way up."""
+    """Down to 3 by 3 positions and up again; features of the way down are concatenated on the way up."""
 
     def __init__(self) -> None:
         super().__init__()

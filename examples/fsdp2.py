@@ -2,9 +2,9 @@
 
     python examples/fsdp2.py        two processes on a CPU, under half a minute
 
-The order is all there is to learn. `attach` sees the whole model, `WithBranches` makes model and branches one module,
-and `fully_shard` then splits the weights of both between the processes. At the end the branches are stripped, and the
-full state dict, gathered on rank 0, loads into a model that has never heard of branches or shards.
+The order of calls is all there is to learn. `attach` sees the whole model, `WithBranches` makes model and branches one
+module, and `fully_shard` then splits the weights of both between the processes. At the end the branches are stripped,
+and the full state dict, gathered on rank 0, loads into a model without branches or shards.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def texts(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def train(rank: int, steps: int, folder: str) -> None:
-    """One of the processes; rank 0 writes the full state dict and the losses of its steps into the folder."""
+    """Train in one of the processes; rank 0 writes the full state dict and the losses of its steps into the folder."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
     torch.set_num_threads(1)
     torch.manual_seed(0)  # every process begins with the same weights
@@ -64,7 +64,7 @@ def train(rank: int, steps: int, folder: str) -> None:
     mesh = init_device_mesh("cpu", (PROCESSES,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh)  # what is left: the embedding, the classifier and the branches
+    fully_shard(net, mesh=mesh)  # the rest: the embedding, the classifier and the branches
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)  # after sharding, since that replaces the parameters
 
     losses = []
@@ -85,7 +85,7 @@ def train(rank: int, steps: int, folder: str) -> None:
 
 
 def main() -> None:
-    """Start the processes, then use what they trained without any of this."""
+    """Start the processes, then use their trained weights without branches or shards."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()

@@ -3,8 +3,8 @@
     python examples/graph_classification.py     five seeds, Plain against Asymmetric, under two minutes on a CPU
 
 Needs torch_geometric. Graphs of 20 to 40 nodes come from five rules, and a tenth of random edges is added to each.
-Nodes know their degree only. A layer gives one row for each node, so the branches' `pool` takes the mean over each
-graph: it reads from the batch at hand which node belongs to which.
+Nodes know only their degree. A layer gives one row for each node, so the branches' `pool` takes the mean over each
+graph: it reads from the current batch which node belongs to which graph.
 """
 
 import itertools
@@ -48,7 +48,7 @@ def edges_of(rule: int, nodes: int) -> Tensor:
 
 @cache
 def graphs(count: int, seed: int) -> list[Data]:
-    """Graphs of all rules in turn, with a tenth of random edges more; features are the degrees."""
+    """Graphs of all rules in turn, with a tenth of random edges added; features are the degrees."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = []
@@ -88,7 +88,7 @@ def train(seed: int, strength: float, epochs: int) -> tuple[float, float | None]
     order = torch.Generator().manual_seed(seed)
     loader = DataLoader(graphs(500, seed), batch_size=50, shuffle=True, generator=order)
     first = next(iter(DataLoader(graphs(10, seed), batch_size=10)))
-    here = {"index": first.batch}  # which node belongs to which graph, in the batch at hand
+    here = {"index": first.batch}  # which node belongs to which graph, in the current batch
     branches = None
     if strength:
         sample = (first.x, first.edge_index, first.batch)

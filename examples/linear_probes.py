@@ -4,7 +4,7 @@
 
 A small convolutional network learns ten kinds of drawn shapes and is then frozen. `preset="probe"` puts a linear
 classifier at every block: the forward needs no gradients, none goes into the network, and all probes train at once. The
-network before its training is probed in the same way, since random features are worth something too.
+untrained network is probed in the same way, since random features are already useful.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Network(nn.Module):
 
 
 def batches(data: Split, epochs: int, seed: int) -> Iterator[Split]:
-    """Batches of 50 for so many epochs, in random order."""
+    """Batches of 50 for `epochs` epochs, in random order."""
     images, labels = data
     order = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
@@ -75,7 +75,7 @@ def train(model: nn.Module, data: Split, epochs: int, seed: int) -> None:
 
 
 def probe(model: nn.Module, data: Split, test: Split, epochs: int, seed: int) -> dict[str, float]:
-    """Test accuracy of a linear classifier at each block of a model that stays as it is."""
+    """Test accuracy of a linear classifier at each block of a model that stays unchanged."""
     model.eval().requires_grad_(False)
     probes = attach(model, at="blocks.*", sample=data[0][:2], classes=CLASSES, preset="probe", seed=seed)
     optimizer = torch.optim.AdamW(probes.parameters(), lr=2e-2)
@@ -93,7 +93,7 @@ def probe(model: nn.Module, data: Split, test: Split, epochs: int, seed: int) ->
 
 
 def main() -> None:
-    """Train, probe before and after, print the accuracy by depth."""
+    """Train, probe before and after, and print the accuracy by depth."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--epochs", type=int, default=15, help="of the network and of the probes")

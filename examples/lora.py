@@ -2,7 +2,7 @@
 
     python examples/lora.py     five seeds, Plain against Asymmetric, under two minutes on a CPU
 
-Needs transformers. A small ViT learns five kinds of drawn shapes, in the place of a checkpoint from the hub. It is then
+Needs transformers. A small ViT learns five kinds of drawn shapes, in place of a checkpoint from the hub. It is then
 adapted to five other kinds from few images: LoRA adds a product of two thin matrices to each query and value map, and
 only these and the new classifier train. Branches read the class token of each block; their gradients reach the thin
 matrices.
@@ -37,12 +37,12 @@ class LoRA(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the base gives, moved within RANK dimensions."""
+        """The base's output plus a change within RANK dimensions."""
         return self.base(x) + self.up(self.down(x))
 
 
 def add_lora(model: nn.Module) -> None:
-    """Freeze the model but its classifier, and put LoRA on the query and value maps of its attention."""
+    """Freeze the model except its classifier, and put LoRA on the query and value maps of its attention."""
     model.requires_grad_(False)
     model.classifier.requires_grad_(True)
     for module in list(model.modules()):
@@ -76,7 +76,7 @@ def main_loss(output: ImageClassifierOutput, labels: Tensor) -> Tensor:
 
 @cache
 def pretrained(epochs: int) -> ViTForImageClassification:
-    """A ViT that knows the first five kinds."""
+    """A ViT trained on the first five kinds."""
     torch.manual_seed(0)
     model = ViTForImageClassification(
         ViTConfig(

@@ -1,4 +1,4 @@
-"""What the examples share: the loop, Plain and Asymmetric of each seed, and the table that `asymtrain run` prints."""
+"""Shared by the examples: the loop, Plain and Asymmetric of each seed, and the table that `asymtrain run` prints."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -44,9 +44,9 @@ def fit(
     lr: float = 2e-3,
     last_lr: float | None = None,
 ) -> float | None:
-    """Train, with branches where there are any, which are stripped at the end; the mean gradient cosine.
+    """Train, with branches if given, which are stripped at the end; return the mean gradient cosine.
 
-    The learning rate goes from `lr` in the first epoch to `last_lr` in the last, where that is given.
+    The learning rate goes from `lr` in the first epoch to `last_lr` in the last, if that is given.
     """
     optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=lr)
     end = 1.0 if last_lr is None else last_lr / lr
@@ -95,7 +95,7 @@ def main(
 
 
 def summary(rows: pd.DataFrame, label: str) -> Summary:
-    """The paired comparison, as `asymtrain run` makes it of its runs."""
+    """The paired comparison, as `asymtrain run` makes it from its runs."""
     pairs, by = comparisons.paired(rows)
     worded = [
         {
@@ -110,7 +110,7 @@ def summary(rows: pd.DataFrame, label: str) -> Summary:
 
 
 def show_measure(rows: pd.DataFrame, label: str, measure: Measure) -> None:
-    """The same comparison of another measure, in the measure's own unit."""
+    """The same comparison for another measure, in the measure's own unit."""
     plain, asymmetric = (rows[rows["variant"] == variant]["test_accuracy"] for variant in ("plain", "asymmetric"))
     pairs = [second - first for first, second in zip(plain, asymmetric, strict=True)]
     both = [Mean(values.mean(), values.std() if len(values) > 1 else None) for values in (plain, asymmetric)]
@@ -130,7 +130,7 @@ def show_measure(rows: pd.DataFrame, label: str, measure: Measure) -> None:
 
 
 def in_words(pairs: list[float], measure: Measure) -> str:
-    """What the differences between Asymmetric and Plain say, by the rule of `asymtrain run`."""
+    """The conclusion from the differences between Asymmetric and Plain, by the rule of `asymtrain run`."""
     change = estimate(pairs)
     size = f"{change.mean:+.3f} {measure.name}"
     if change.low is None or change.high is None:

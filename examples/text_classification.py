@@ -2,9 +2,9 @@
 
     python examples/text_classification.py      five seeds, Plain against Asymmetric, under two minutes on a CPU
 
-A text is a sequence of brackets of three kinds, between words that mean nothing; its class is the depth of the deepest
-nesting, 1 to 6. The model is torch's own encoder: `attach` finds its layers by name. In the loop, `fit` in
-paired.py, the loss takes one more term, and `strip` takes the branches off.
+A text is a sequence of brackets of three kinds, between meaningless words; its class is the depth of the deepest
+nesting, 1 to 6. The model is torch's own encoder: `attach` finds its layers by name. In the loop (`fit` in paired.py)
+the loss takes one more term, and `strip` removes the branches.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ OPENING, CLOSING, WORDS, BLANK = (1, 2, 3), (4, 5, 6), tuple(range(7, 12)), 0
 
 
 def sentence(depth: int, drawn: Random) -> list[int]:
-    """A text of this depth: up to it once, then up and down at random."""
+    """A text of this depth: it is reached once, followed by random steps up and down."""
     text: list[int] = []
     kinds: list[int] = []  # of the brackets that are open
     reached = False

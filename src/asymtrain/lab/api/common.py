@@ -1,6 +1,6 @@
 """What `compare`, `tune` and `search` share: the spec of a model and data, the training of runs, where results go.
 
-This file is read for --help too, and where there may be torch alone: the rest is imported when it is used.
+`--help` loads this file too, also where only torch is installed: other imports are inside functions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from asymtrain.lab.terminal import Display
     from asymtrain.lab.trackers import Tracker
 
-STORE_NAME = "runs.sqlite"  # of the record in a folder of results
+STORE_NAME = "runs.sqlite"  # the store's file name in a folder of results
 FIRST_SEED = 42
 MOST_SEEDS = 10_000  # in one call
 OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
-"""Fields of a run that have another name in every function."""
+"""Fields of a run that these functions call by another name."""
 
 
 def base_spec(
@@ -44,7 +44,7 @@ def base_spec(
 ) -> RunSpec:
     """The Asymmetric spec of a model without its seed, as differences from a scale.
 
-    A field that is None has the recipe's value, or without a recipe the scale's.
+    A field that is None takes the recipe's value; without a recipe, the scale's.
     """
     from asymtrain.lab.recipes import recipe_fields
     from asymtrain.lab.runs import RunSpec
@@ -56,7 +56,7 @@ def base_spec(
         scale_options = sizes.datasets.get(dataset or sizes.dataset, {}).get("dataset_options", {})
         run_fields["dataset_options"] = {**scale_options, **data_options}
     if recipe is not None:
-        # A spec refuses what is no number.
+        # Building a spec validates the number of epochs.
         epochs = RunSpec(epochs=run_fields.get("epochs", sizes.fields["epochs"])).epochs
         run_fields = recipe_fields(recipe, epochs, run_fields)
     spec = scaled_spec(sizes, arch, dataset, **run_fields)
@@ -64,9 +64,9 @@ def base_spec(
 
 
 def of_full_size(spec: RunSpec, arch_options: Mapping[str, Any], **fields: Any) -> RunSpec:
-    """A spec with all images and its model as it is, where a scale takes a few images and a small form of the model.
+    """The spec with all images and the full model, where a scale takes few images and a small model.
 
-    The drawn shapes, which are a scale's own, keep the small form.
+    The drawn shapes belong to a scale, and keep the small model.
     """
     if spec.dataset != "shapes":
         fields["arch_options"] = arch_options
@@ -74,7 +74,7 @@ def of_full_size(spec: RunSpec, arch_options: Mapping[str, Any], **fields: Any) 
 
 
 def recommends(fields: Mapping[str, Any], strength: object) -> bool:
-    """Whether the user named no configuration of branches, or only its strength; `fields` are those of runs."""
+    """Whether to use the recommended branches: the user set no field of branches, or only the strength."""
     from asymtrain.lab.candidates import Candidate
 
     if strength is None:
@@ -91,9 +91,9 @@ def recommends(fields: Mapping[str, Any], strength: object) -> bool:
 def with_recommended(
     bases: Sequence[RunSpec], named_fields: Mapping[str, Any], strength: float | None, data_root: Path | None
 ) -> tuple[list[RunSpec], str]:
-    """Specs with the branches that the library recommends for their models, and a line that tells them.
+    """Specs with the branches that the library recommends for their models, and a line that names these branches.
 
-    Fields that are given win, and so does a strength.
+    Given fields and a given strength take precedence.
     """
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.engine import load_for
@@ -124,7 +124,7 @@ def check_output(folder: Path, record: Path) -> None:
 
 
 def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
-    """Versions that these runs were trained with, all of them; without a record, the current ones."""
+    """All versions that these runs were trained with; without a record, the current ones."""
     from asymtrain.lab.report.run_report import current_versions
     from asymtrain.lab.store import Store
     from asymtrain.lab.store.provenance import joined_versions
@@ -139,7 +139,7 @@ def versions_in(record: Path | None, runs: Iterable[Run]) -> dict[str, str]:
 
 @dataclass
 class Trained:
-    """Finished runs of a call, stored ones among them."""
+    """Finished runs of a call, including stored ones."""
 
     runs: list[Run]
     note: str = ""  # the last remark on the others
@@ -155,9 +155,9 @@ def train_runs(
     fresh: bool = False,
     **options: Any,
 ) -> Trained:
-    """Train what the store does not have, and show it. `options` are further ones of `executors.execute`.
+    """Train the runs that the store lacks, and show progress. `options` go to `executors.execute`.
 
-    Ctrl-C ends the training; what is finished by then is returned.
+    Ctrl-C ends the training; the runs finished so far are returned.
     """
     from asymtrain.lab import executors
     from asymtrain.lab.checkpoints import checkpointed
@@ -171,7 +171,7 @@ def train_runs(
             stored = record.finished(wanted)
         begun = checkpointed(store) & wanted - stored
     with tracking(tracker, display.update, display.console.print) as update:
-        trained = executors.execute(specs, store=store, fresh=fresh, progress=update, **options)  # refuses first
+        trained = executors.execute(specs, store=store, fresh=fresh, progress=update, **options)  # validates first
         if stored or begun or options.get("executor", "local") == "local":  # a cluster may still refuse
             display.begin()
         if stored:
@@ -191,11 +191,11 @@ def train_runs(
     return done
 
 
-# What the functions for Python do with values that have no name, and with the names of arguments.
+# For the Python functions: models and data without a name, and errors that name arguments.
 
 
 def import_lab(function: str) -> None:
-    """Refuse to begin where the lab's extra is not installed."""
+    """Raise a `UsageError` if the lab's extra is not installed."""
     try:
         import asymtrain.lab.comparisons
         import asymtrain.lab.executors
@@ -209,7 +209,7 @@ def import_lab(function: str) -> None:
 
 def _in_python(text: str, arguments: Mapping[str, inspect.Parameter]) -> str:
     def value(word: str) -> str:
-        return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals stand for a value
+        return word if word.isupper() or word.replace(".", "").isdecimal() else repr(word)  # capitals: a placeholder
 
     def argument(match: re.Match[str]) -> str:
         option, field, of_field, device = match.groups()
@@ -230,9 +230,9 @@ _ARGUMENTS = {"arch": "build", "arch-option": "build_options", "data-option": "d
 def given_fields(
     function: str, arguments: Mapping[str, Any], fields: Mapping[str, Any], own: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Those of a function's arguments that are fields of a run, unless None, and further fields.
+    """The arguments that are fields of a run and not None, and further fields.
 
-    `own` have another name there.
+    `own` maps fields to the names that the function has for them.
     """
     from asymtrain.lab.runs import DEFAULTS
 
@@ -250,11 +250,10 @@ def given_fields(
 def opened(
     function: Callable[..., object], arguments: Mapping[str, Any], fields: Mapping[str, Any], **options: Any
 ) -> Iterator[tuple[RunSpec, list[str], Path | None, dict[str, Any]]]:
-    """The spec that a function's arguments mean, lines that name the defaults, the folder of the page, where to train.
+    """The spec of a function's arguments, lines that name the defaults, the page's folder, and where to train.
 
-    What could not be written to, or trained on, is refused. What has no name has one while the block runs. Its errors
-    name the arguments, where they name the options of the command that does the same. `options` are those of
-    `named_spec`.
+    Refuses paths that cannot be written and devices that are missing. Functions and arrays have a name while the block
+    runs. Errors name the function's arguments instead of the command's options. `options` go to `named_spec`.
     """
     from asymtrain.lab.devices import default_device
 
@@ -285,9 +284,9 @@ def named_spec(
 ) -> tuple[RunSpec, list[str]]:
     """`base_spec` of a function's arguments, and lines that name the defaults, `others` included.
 
-    What has no name gets one, which holds until `scope` is closed. With `all_images` a run is `of_full_size`, and
-    branches and precision are not among the defaults. `recommended`: branches that nobody named are those that the
-    library recommends, of the strength that is given.
+    Functions and arrays get a name that is valid until `scope` is closed. `all_images`: the run is `of_full_size`, and
+    branches and precision are not named as defaults. `recommended`: if the user chose no branches, take the recommended
+    ones, at the given strength.
     """
     from torch import nn
 
@@ -325,7 +324,7 @@ def named_spec(
 
 
 def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
-    """A dataset of what the caller holds."""
+    """A dataset from the caller's arrays, tensors or `Dataset`."""
     from asymtrain.lab.data import Dataset
     from asymtrain.lab.data.own import load_arrays
     from asymtrain.lab.data.resize import resized
@@ -338,7 +337,7 @@ def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
 
 
 def parse_seeds(seeds: int | Iterable[int], first: int = FIRST_SEED) -> tuple[int, ...]:
-    """Seeds from how many, or from which."""
+    """Seeds from a count, or from the seeds themselves."""
     how = UsageError(
         f"seeds must be how many, from 1 to {MOST_SEEDS}, or which, such as [{first}, {first + 1}], got {seeds!r}"
     )

@@ -1,6 +1,6 @@
 """`asymtrain.compare`: Plain and Asymmetric of a model, trained in pairs from Python, as `asymtrain run` trains them.
 
-`from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
+`from asymtrain import *` reads this file too, also where only torch is installed: other imports are inside functions.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def compare(
 ) -> Comparison:
     """Train a model with branches and without them, in pairs that share a seed, and compare the test accuracies.
 
-    Both runs of a pair have the same initial weights, batches, augmentation and dropout masks. It does what `asymtrain
-    run` does, and runs of the same names and settings have the same ids and numbers. None leaves the recipe's value,
-    or that of `asymtrain run`.
+    Both runs of a pair have the same initial weights, batches, augmentation and dropout masks. `asymtrain run` does the
+    same: runs with equal names and settings have equal ids and numbers. None leaves the recipe's value, or the default
+    of `asymtrain run`.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
@@ -83,7 +83,7 @@ def compare(
         seeds: how many (5: 42 to 46), or which.
         recipe: a name in `asymtrain.lab.recipes.RECIPES`; None for the scale's own settings.
         epochs: of each run.
-        batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
+        batch: inputs in a batch; by default the recipe's 128, or fewer if an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW.
         at: layers by name, as `attach` takes them; by default the repeated blocks.
@@ -100,7 +100,7 @@ def compare(
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
         device: cpu, cuda or cuda:1; by default the fastest available.
-        data_root: where downloaded data is kept.
+        data_root: the folder of downloaded data.
         store: a file that keeps runs and checkpoints: after Ctrl-C the same call goes on, and what is trained is not
             trained again. Without it, runs are kept in `runs.sqlite` of `out`, and without both in memory alone.
         out: a folder that the page is written to.
@@ -142,7 +142,7 @@ def compare(
 
 
 def compared(runs: Iterable[Run], command: str, record: Path | None) -> Comparison:
-    """The comparison of finished runs, of one model or of several, which a command trained or a record holds."""
+    """The comparison of finished runs that a command trained or a record holds, of one model or several."""
     from asymtrain.lab.api.common import versions_in
     from asymtrain.lab.report.summary import summarise
 

@@ -1,6 +1,6 @@
 """`asymtrain.search`: learning rate, weight decay and alpha by validation accuracy, as `asymtrain search` finds them.
 
-`from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
+`from asymtrain import *` reads this file too, also where only torch is installed: other imports are inside functions.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def search(
         learning_rates: to try; the paper's by default, as for weight decays and alphas.
         weight_decays: to try.
         alphas: to try.
-        fixed_weight_decay: while the learning rate is searched.
+        fixed_weight_decay: the weight decay while the learning rate is searched.
         fair: give Plain as many trials of dropout and label smoothing as alpha gets.
-        seeds: how many (1: 1000), or which; none of 42 to 51, which final runs have.
+        seeds: how many (1: 1000), or which; not 42 to 51, which are for final runs.
         epochs: of a search run; by default three quarters of a final run's.
         final_epochs: of the runs that the values are for.
-        store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
+        store: a file that keeps runs and checkpoints; by default `runs.sqlite` in `out`, if you give `out`.
         out: a folder for search.html and search.json, which `asymtrain run --from-search` reads.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as batch, at, layout, redundancy or clip.
     """
@@ -119,7 +119,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 def plan_searches(bases: Sequence[RunSpec], strategy: str, **options: Any) -> list[Search]:
     """A search for each base, the Asymmetric run that its values are for.
 
-    `options` are those of `lab.search.gold_standard`; None leaves the paper's value.
+    `options` go to `lab.search.gold_standard`; None leaves the paper's value.
     """
     from asymtrain.lab.search import STRATEGIES
 
@@ -132,9 +132,9 @@ def plan_searches(bases: Sequence[RunSpec], strategy: str, **options: Any) -> li
 def train_searches(
     searches: Sequence[Search], display: Display, *, store: Path | None, tracker: Tracker | None = None, **options: Any
 ) -> tuple[list[SearchResult], KeyboardInterrupt | None]:
-    """Where the searches stand after they were trained, and the Ctrl-C that ended the training, if one did.
+    """The state of the searches after training, and the Ctrl-C that ended it, if any.
 
-    `options` are those of `executors.execute`.
+    `options` go to `executors.execute`.
     """
     from asymtrain.lab.search import read_searches, run_searches
     from asymtrain.lab.trackers import tracking

@@ -1,6 +1,6 @@
 """`asymtrain.tune`: do branches help a model? From Python, as `asymtrain tune` answers it.
 
-`from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
+`from asymtrain import *` reads this file too, also where only torch is installed: other imports are inside functions.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def tune(
     progress: bool = True,
     **fields: Any,
 ) -> Tuned:
-    """Say whether branches help a model, in the minutes there are.
+    """Say whether branches help a model, within the given minutes.
 
-    Runs with the recommended branches and without (the baseline) share seeds, and are compared on the test images
-    after every pair, by an interval that allows a look after each. In the time that is left, alternatives race
-    against the recommended branches on held-out training images, and the winner is confirmed on fresh seeds.
+    Runs with the recommended branches and without (the baseline) share seeds. They are compared on the test images
+    after every pair, by an interval that allows a look after each. In the remaining time, alternatives race against the
+    recommended branches on held-out training images, and the winner is confirmed on fresh seeds.
 
     >>> import numpy as np, torch, asymtrain
     >>> x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
@@ -69,10 +69,9 @@ def tune(
     Arguments that are not listed are those of `asymtrain.compare`.
 
     Args:
-        minutes: for all of it. Two epochs are timed, and pairs are made as long as four of them fit; a very small
-            number gives one short pair. None for no limit: the same runs on every machine.
-        epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
-            so.
+        minutes: for the whole call. Two epochs are timed, and the pairs are as long as lets four of them fit; a very
+            small number gives one short pair. None: no limit, and the same runs on every machine.
+        epochs: of your training; 30 by default. If the time allows fewer, the answer says so.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields, such as objective, bias,
             alpha, layers (all, later, middle) and alpha_schedule: the first in place of the recommended ones, the
             others in place of the list of alternatives.
@@ -80,8 +79,8 @@ def tune(
         learning_rate: the highest. If you give none and the baseline does not learn, a third and a tenth of the
             recipe's are tried.
         precision: fp32, tf32 or bf16; bf16 by default on a GPU that has it.
-        store: a file that keeps runs and checkpoints; `runs.sqlite` of `out` where only that is given.
-        out: a folder for report.html and tune.json. After Ctrl-C the same call goes on there, with the plan it had.
+        store: a file that keeps runs and checkpoints; by default `runs.sqlite` in `out`, if you give `out`.
+        out: a folder for report.html and tune.json. After Ctrl-C the same call continues there with the same plan.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
     arguments = dict(locals())
@@ -130,7 +129,7 @@ def make_question(
     data_root: Path | None,
     device: str | None,
 ) -> tuple[Question, list[str]]:
-    """The question about a training, and lines that tell what was chosen for it."""
+    """The question about a training, and lines that name the choices made for it."""
     from asymtrain.lab.devices import fast_precision
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import recommended_branches
@@ -146,7 +145,7 @@ def make_question(
 
 
 def run_question(question: Question, display: Display, *, tracker: Tracker | None = None, **options: Any) -> Tuned:
-    """Train what a question needs, and show it: stages, a bar, elsewhere a line for each run.
+    """Train what a question needs and show it: stages and a bar on a terminal, elsewhere a line for each run.
 
     `options` are those of `lab.tune.run_tune`.
     """

@@ -4,13 +4,13 @@
     options.py    the options that commands share, each declared once; groups.py shows them to Typer
     screen.py     what the terminal shows
 
-and one file for each command. This file needs nothing: `asymtrain --help` works where the lab's extra is not installed.
+and one file for each command. This file needs nothing: `asymtrain --help` works without the lab's extra.
 """
 
 from asymtrain.errors import how_to_install
 from asymtrain.lab.studies import STUDIES, load_study
 
-# The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
+# Each command's line in `asymtrain --help`; a test checks that the command's own help begins with it.
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "tune": "Say whether branches help a model, in the minutes given: pairs with and without, then a race of others.",

@@ -18,7 +18,7 @@ from asymtrain.version import VERSION
 
 @cache
 def load_command(name: str) -> Any:
-    """The command `name`: the thing of that name in the file of that name, a function or a group of them.
+    """Load the command `name`: the object of that name in the file of that name, a function or a group of them.
 
     A study has the commands of studies.py, or those of a file of its own.
     """
@@ -65,7 +65,7 @@ def start(
 
 
 def _stand_in() -> None:
-    """Is never called: the group puts the command itself in its place."""
+    """Never called: the group puts the command itself in its place."""
 
 
 for _name, _line in COMMANDS.items():

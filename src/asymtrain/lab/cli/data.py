@@ -27,7 +27,7 @@ def list_(data_root: Root = None, json: Json = False) -> None:
     with loading():
         from asymtrain.lab.data import registry
     with suppress(FileNotFoundError, NotADirectoryError):
-        registry.data_root(data_root).stat()  # a name that the system refuses is an error; from 3.14 on, is_dir says no
+        registry.data_root(data_root).stat()  # raises for an invalid name; from Python 3.14 on, is_dir only says no
     datasets = registry.catalogue(data_root)
     if json:
         show_json(datasets)

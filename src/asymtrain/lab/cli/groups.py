@@ -10,8 +10,8 @@ A command takes groups of options, and `flattened` shows Typer their fields as t
     @flattened
     def run(context: typer.Context, where: DeviceOptions, json: Annotated[bool, JSON] = False) -> None: ...
 
-A command that needs another default derives the group and gives the field anew; options that it does not have are named
-in `without`, and keep their defaults. The shared groups are in options.py.
+A command that needs another default derives the group and redefines the field. Options that it lacks are named in
+`without`, and keep their defaults. The shared groups are in options.py.
 The options of a group stand in the help under its `heading`.
 """
 

@@ -1,7 +1,7 @@
-"""What every command's file begins with: imports that can be interrupted, plain help, groups of commands.
+"""Shared by all command files: imports that can be interrupted, plain help, groups of commands.
 
-A command's own file holds its options. What it works with is imported in its body, inside `loading`: help and version
-do not wait for torch.
+A command's own file holds its options. Its body imports the rest inside `loading`: help and version do not wait for
+torch.
 """
 
 import os
@@ -25,7 +25,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Announcer(MetaPathFinder):
-    """Finds nothing, but says when torch begins to load: seconds of silence would follow."""
+    """Finds nothing, but says when torch begins to load, which takes seconds."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname == "torch":
@@ -34,7 +34,7 @@ class _Announcer(MetaPathFinder):
 
 
 def _stop(number: int, frame: object) -> None:
-    os.write(2, f"{STOPPED}\n".encode())  # print could be what was interrupted
+    os.write(2, f"{STOPPED}\n".encode())  # print may be what was interrupted
     os._exit(128 + number)
 
 
@@ -45,9 +45,9 @@ def _announce(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def announced_interrupts(answer: Callable[[int, FrameType | None], None] = _announce) -> Iterator[None]:
-    """Answer Ctrl-C at once, with a line: what is written before the command ends may take a moment.
+    """Answer Ctrl-C at once with a line, since the command may still write results before it ends.
 
-    Only a handler that is Python's or ours is replaced; a background process may ignore Ctrl-C.
+    Replaces only Python's handler or ours; a background process may ignore Ctrl-C.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -63,10 +63,10 @@ def announced_interrupts(answer: Callable[[int, FrameType | None], None] = _anno
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """For imports: what is not installed is named, and Ctrl-C ends the program at once, with a line and status 130.
+    """Around imports: name a missing package, and let Ctrl-C end the program at once with a line and status 130.
 
-    Nothing has been begun that could be left half done, and an interrupt inside an import would be shown as a
-    traceback, or as a broken library where it is raised in compiled code.
+    Nothing is half done yet. An interrupt inside an import would otherwise show as a traceback, or as a broken library
+    if it is raised in compiled code.
     """
     announcer = _Announcer()
     sys.meta_path.insert(0, announcer)
@@ -84,7 +84,7 @@ def loading() -> Iterator[None]:
 
 
 class _PlainHelp:
-    """Help without a type behind flags, which take no value, and without braces around arguments."""
+    """Help that shows no type for flags, which take no value, and no braces around arguments."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -103,25 +103,25 @@ class _Command(_PlainHelp, TyperCommand):
 
 
 class CommandGroup(_PlainHelp, TyperGroup):
-    """A command that has commands of its own."""
+    """A command with subcommands."""
 
 
 class _Program(typer.Typer):
-    """Makes every command one with plain help."""
+    """Gives every command plain help."""
 
     def command(self, name: str | None = None, **options: Any) -> Any:
         return super().command(name, **({"cls": _Command} | options))
 
 
 def single_command(name: str, function: Callable[..., None]) -> Any:
-    """A command that has none of its own."""
+    """A command without subcommands."""
     alone = _Program(add_completion=False, context_settings=HELP)
     alone.command(name)(function)
     return get_command(alone)
 
 
 def command_group(name: str, cls: type[CommandGroup] = CommandGroup, line: str = "") -> typer.Typer:
-    """A command that has commands of its own, and shows its help where none of them is called."""
+    """A command with subcommands, which shows its help if none of them is called."""
     group = _Program(name=name, cls=cls)
 
     @group.callback(invoke_without_command=True, help=line or COMMANDS[name])

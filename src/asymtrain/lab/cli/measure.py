@@ -38,7 +38,7 @@ from asymtrain.lab.report.figure import Page
 from asymtrain.lab.terminal import AGAIN, plain_text, progress_display, stderr
 from asymtrain.lab.texts import comma_words
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
 
@@ -51,7 +51,7 @@ SHARED = {
     ],
     "run": Annotated[list[str] | None, RUN_IDS],
     "states": Annotated[Path | None, STATES],
-    "track": Annotated[str | None, TRACK],  # of those that train by `Bench.runs`
+    "track": Annotated[str | None, TRACK],  # for instruments that train by `Bench.runs`
 }
 """The options that an instrument can have by naming them in `run_options`."""
 
@@ -91,7 +91,7 @@ def load_instruments() -> dict[str, Instrument[Any, Any]]:
 
 
 def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
-    """The command of an instrument, with its own options and those of the shared ones that it has."""
+    """The command of an instrument, with its own options and the shared ones that it names."""
 
     def command(context: typer.Context, shared: Any, options: Any, where: DeviceOptions, output: MeasureOutput) -> None:
         with loading():
@@ -141,7 +141,7 @@ class CommandBench(Bench):
         self.stored = bool(self.run_ids)
         self.quick = not self.stored and self.chosen.scale in (None, "quick")
         self.store = output.store or (DEFAULT_OUT / STORE_NAME if self.stored else output.store_path)
-        self.failed = False  # has a run that was to be trained?
+        self.failed = False  # did the training of a run fail?
         self.states_folder: Path = options.get("states") or output.out / "states"
         if self.stored and options.get("track"):
             raise UsageError("--run reads stored runs and trains nothing: leave out --track")
@@ -167,9 +167,9 @@ class CommandBench(Bench):
         return list(dict.fromkeys(member for pair in pairs for member in pair))
 
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
-        """Stored runs are read and never trained. What could not be trained is said on stderr and left out.
+        """Stored runs are read and never trained. Runs that could not be trained are named on stderr and left out.
 
-        Ctrl-C ends the command with the runs stored that were finished.
+        Ctrl-C ends the command; finished runs stay stored.
         """
         from asymtrain.lab.executors import check_data
         from asymtrain.lab.store import stored_runs
@@ -193,9 +193,9 @@ class CommandBench(Bench):
 
     @contextmanager
     def telling(self, start: str) -> Iterator[Say]:
-        """A line that changes on a terminal, lines one after the other elsewhere.
+        """Print progress: a changing line on a terminal, elsewhere one line after the other.
 
-        A text that is said twice is printed once.
+        A repeated text is printed once.
         """
         console, latest = stderr(), ""
         with console.status(plain_text(start)) as status:

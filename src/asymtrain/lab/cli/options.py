@@ -1,7 +1,7 @@
 """What users type, as values: the options that commands share, each declared once, and their groups (groups.py).
 
 An option that several groups have is a constant (`DATA`).
-This file is read for --help too: what needs torch is imported where it is used.
+--help reads this file too: what needs torch is imported inside functions.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("asymtrain-report")
 TRAINED, WHERE, RESULTS = "What is trained", "Where and how long", "Results"  # headings of the help
-MOST = 10**9  # of anything that is counted: what is larger was mistyped
+MOST = 10**9  # the limit of every count: a larger number is a typing error
 Workers = tuple[str, int]  # what trains: the kind of device (cpu, cuda), and how many stacks at the same time
 
 
 def latest_store() -> Path:
-    """The store that a command wrote last into its default folder here; that of `asymtrain run` where there is none."""
+    """The store that a command last wrote into its default folder here; if none, the store of `asymtrain run`."""
 
     def written(store: Path) -> float:
-        log = store.with_name(f"{store.name}-wal")  # SQLite's, which it writes first
+        log = store.with_name(f"{store.name}-wal")  # SQLite's write-ahead log, which it writes first
         return max(file.stat().st_mtime for file in (store, log) if file.exists())
 
     stores = list(Path().glob(f"asymtrain-*/{STORE_NAME}"))
@@ -64,7 +64,7 @@ def above_zero(option: typer.CallbackParam, value: float | None) -> float | None
 
 
 def offered(*values: str) -> Callable[[str], list[str]]:
-    """What a shell's completion offers for an option: these values, behind a comma too."""
+    """Completes these values in a shell, also after a comma."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -209,9 +209,9 @@ class RunOptions:
         return complete(bases, self.recipe, fields, data_root, **missing)
 
     def refuse_beside(self, option: str, *allowed: str) -> set[str]:
-        """Refuse settings of runs that `option` names with all of theirs.
+        """Refuse settings of runs beside `option`, which names runs with all their settings.
 
-        Their functions may be given, since a command imports none that it does not name; those are returned.
+        Functions may be given, since a command imports only functions that it names; they are returned.
         """
         from asymtrain.lab.data.registry import SOURCES
         from asymtrain.lab.sources import LIBRARIES
@@ -256,7 +256,7 @@ class RunOptions:
 
 @contextmanager
 def naming_options(options: Collection[str], settings: Collection[str]) -> Iterator[None]:
-    """Let errors that begin with a field of runs begin with the option that gave it, or with --set."""
+    """Let errors that begin with a field of a run begin with the option that set it, or with --set."""
     try:
         yield
     except UsageError as error:
@@ -267,12 +267,12 @@ def naming_options(options: Collection[str], settings: Collection[str]) -> Itera
 
 
 CHOICES = ("data", "data_option", "model", "arch", "arch_option", "scale", "seeds", "recipe", "strength")
-"""Options that are no field of a spec by the same name."""
+"""Options that are not a field of a spec by the same name."""
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a command computes, and where its data lie."""
+    """Where a command computes, and where its data is."""
 
     heading = WHERE
 
@@ -301,7 +301,7 @@ class ExecutorOptions(DeviceOptions):
 
     @property
     def workers(self) -> Workers:
-        """A cluster is taken for one GPU."""
+        """The kind of device and the number of stacks; a cluster counts as one GPU."""
         from asymtrain.lab.executors import check_executor
 
         check_executor(self.executor, self.address)
@@ -311,7 +311,7 @@ class ExecutorOptions(DeviceOptions):
 
 
 def estimated_workers(device: str | None) -> Workers:
-    """For a plan, which a machine without a GPU makes for one too."""
+    """For a plan: a machine without a GPU can plan for one too."""
     return ("cuda", 1) if device == "cuda" else _local_workers(device)
 
 
@@ -319,7 +319,7 @@ def _local_workers(device: str | None) -> Workers:
     from asymtrain.lab.machine import cores, may_have_gpu
 
     if device == "cpu" or (device is None and not may_have_gpu()):
-        return "cpu", cores()  # torch, which would say the same, takes seconds to load
+        return "cpu", cores()  # torch would give the same answer, but takes seconds to load
     from asymtrain.lab.devices import default_device
     from asymtrain.lab.executors.local import Local
 
@@ -329,7 +329,7 @@ def _local_workers(device: str | None) -> Workers:
 
 @dataclass(frozen=True)
 class TrainingOptions(ExecutorOptions):
-    """The same, for commands that can also train again what is stored."""
+    """The options of `ExecutorOptions`, for commands that can also train stored runs again."""
 
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store already holds.")] = False
 
@@ -343,7 +343,7 @@ class TrackOptions:
     track: Annotated[str | None, TRACK] = None
 
     def open(self, folder: Path) -> "Tracker | None":
-        """The tracker, which writes into the folder of the results; one that is not installed is refused."""
+        """The tracker, which writes into the results folder; refuses one that is not installed."""
         from asymtrain.lab.trackers import open_tracker
 
         return None if self.track is None else open_tracker(self.track, folder)
@@ -411,7 +411,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[str, ...]:
-    """Backbones, or models by name where they may be, from repeated or comma-separated texts; else all backbones."""
+    """Backbones, or models by name if allowed, from repeated or comma-separated texts; by default all backbones."""
     from asymtrain.lab.sources import check_name
     from asymtrain.models import backbone_names
 
@@ -428,17 +428,16 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
 def parse_settings(
     texts: Sequence[str] | None, options: type[Any] = RunOptions, others: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes.
+    """Fields of a run from `FIELD=VALUE`: what branches are, what they pass to the backbone, parts of recipes.
 
-    `options` are those that the command has: their fields are refused, as are `others`, which have options of other
-    names.
+    `options` are the command's own: their fields are refused, and so are `others`, whose options have other names.
     """
     from asymtrain.lab import recipes, runs
 
     own = {field.name: f"--{field.name.replace('_', '-')}" for field in shown_fields(options)}
     own |= others or {}
     fields = (*runs.AUXILIARY, *recipes.FIELDS, "last_batch")
-    names = [name for name in fields if not name.startswith("cosine") and name not in own]  # cosines change nothing
+    names = [name for name in fields if not name.startswith("cosine") and name not in own]  # cosines change no result
     choices = {name: runs.choices(name) for name in names}
     settings: dict[str, Any] = {}
     for text in texts or ():
@@ -457,7 +456,7 @@ def parse_settings(
 
 
 def parse_options(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
-    """From `NAME=VALUE`: a JSON value where it is one, else text; one that can be part of a spec."""
+    """Options from `NAME=VALUE`: a JSON value if VALUE is one, else text; it must be able to be part of a spec."""
     options: dict[str, Any] = {}
     example = {"--data-option": "image_size=64", "--arch-option": "hidden_size=64"}[option]
     for text in texts or ():
@@ -492,6 +491,6 @@ def parse_values(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def typed_command(context: typer.Context) -> str:
-    """The command as it was typed; its name alone where it was not typed."""
+    """The command as it was typed; only its name if it was not typed."""
     typed = context.obj if isinstance(context.obj, list) else (context.info_name or "",)
     return shlex.join(["asymtrain", *typed])

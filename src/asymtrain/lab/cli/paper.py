@@ -37,7 +37,7 @@ from asymtrain.lab.studies.study import Block
 from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import counted
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.studies.paper.recipe import Recipe, RecipeResult
@@ -92,7 +92,7 @@ class SizeOptions:
             raise UsageError(f"--data must be shapes or cifar, got {self.data!r}")
         if self.data == "shapes" and not sizes.stands_for:
             raise UsageError(f"--scale {self.scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
-        part = self.data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
+        part = self.data == "cifar" and bool(sizes.stands_for)  # without a stand-in, CIFAR is used anyway
         return Scope(
             sizes=sizes,
             seeds=parse_seeds(self.seeds) if self.seeds else (),
@@ -139,7 +139,7 @@ class StudyOptions(SizeOptions):
         return parse_archs(self.arch, by_name=False)
 
     def parts(self, names: list[str], study: "Scope") -> "tuple[Recipe, ...]":
-        """What the named recipes have of the backbones; refused where that is nothing."""
+        """The named recipes, restricted to the chosen backbones; refuses an empty result."""
         from asymtrain.lab.studies.paper.recipe import parts_of
         from asymtrain.lab.studies.paper.recipes import choose
 
@@ -151,7 +151,7 @@ class StudyOptions(SizeOptions):
 
 @dataclass(frozen=True)
 class BlockOptions(SizeOptions):
-    """The study whose blocks are done; by default that of results/."""
+    """The study whose blocks are done; by default the study of results/."""
 
     scale: Annotated[str, typer.Option(help="paper: as published. quick: minutes on a CPU.")] = "paper"
     precision: Annotated[
@@ -183,7 +183,7 @@ class StoredOutput:
     json: Annotated[bool, JSON] = False
 
     def find_store(self) -> Path:
-        """The store that is named, else that of the folder, else that of `paper run`."""
+        """The store that is named, else the folder's, else the store of `paper run`."""
         folders = dict.fromkeys(folder for folder in (self.out, PAPER_OUT) if folder is not None)
         stores = [self.store] if self.store is not None else [folder / STORE_NAME for folder in folders]
         for store in stores:
@@ -196,7 +196,7 @@ class StoredOutput:
 
 
 def import_command(store: Path) -> str:
-    """What imports the study that a clone keeps; nothing for an installed wheel, which has no results."""
+    """The command that imports the study of a clone; empty for an installed wheel, which has no results."""
     folder = Path(__file__).parents[4] / "results"
     if not any(folder.glob(STUDY.in_results)):
         return ""
@@ -344,7 +344,7 @@ def _view(context: typer.Context, block: Block, study: "Scope", output: PaperOut
 def _judge(
     parts: "Sequence[Recipe]", study: "Scope", output: StoredOutput, *, with_tables: bool = True
 ) -> "tuple[Path, Snapshot, Sequence[RecipeResult], Sequence[Judgement]]":
-    """The store and what it holds, the results of some recipes in it, and what those say."""
+    """The store, its snapshot, the results of these recipes in it, and the judgements on their claims."""
     from asymtrain.lab.studies.paper.page import judge_recipes
     from asymtrain.lab.studies.paper.spec_index import read_ids
     from asymtrain.lab.studies.snapshot import read_store
@@ -430,11 +430,11 @@ def show(
 
 # What is printed
 
-SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
+SHOWN_WHOLE = 3  # so many recipes or fewer are printed in full by default: all of them have 900 lines
 
 
 def study_sentence(study: "Scope") -> str:
-    """How large a study is; `--seeds 42` means 42 seeds, which is seen here."""
+    """The size of a study in words, which shows that `--seeds 42` means 42 seeds."""
     seeds = study.seeds
     names = ", ".join(map(str, seeds))
     if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
@@ -466,7 +466,7 @@ def elsewhere(snapshot: "Snapshot", study: "Scope") -> str:
 def check_stored(
     results: "Sequence[RecipeResult]", study: "Scope", snapshot: "Snapshot", parts: "Sequence[Recipe]"
 ) -> None:
-    """Refuse to show tables of dashes: name the options under which the store has rows, or what else it holds."""
+    """Refuse to show empty tables: name the options under which the store has rows, or what else it holds."""
     if any(result.runs_there or result.measurements_there for result in results):
         return
     from asymtrain.lab.studies.frame import missing
@@ -486,7 +486,7 @@ def check_stored(
 
 
 def _rows_there(result: "RecipeResult") -> str:
-    """How many of its rows there are: runs, or measurements where it has no others."""
+    """How many rows of a recipe are stored: runs, or measurements if it needs no runs."""
     if result.runs_needed:
         return f"{result.runs_there}/{result.runs_needed} runs"
     return f"{result.measurements_there}/{result.measurements_needed} measurements"
@@ -520,7 +520,7 @@ def show_results(
 ) -> None:
     """Tables with their notes, figures by name, then the verdicts; or all as JSON.
 
-    Of several recipes an overview, unless they are asked for in full: `rest` is where the rest is.
+    Several recipes are shown as an overview, unless asked for in full: `rest` says where the rest is.
     """
     if json:
         from asymtrain.lab.studies.paper.page import document
@@ -547,6 +547,6 @@ def show_results(
 
 
 def _says_nothing(table: "Table") -> bool:
-    """Does every row wait for its runs, with no number of the paper's beside?"""
+    """Do all rows wait for their runs, with no number of the paper's beside them?"""
     waits = [any(cell.missing for cell in row) and not any(cell.spec_ids for cell in row) for row in table.rows]
     return bool(waits) and all(waits) and not any(column.papers for column in table.columns)

@@ -134,7 +134,7 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
 
 
 def show_failures(store: Path, ids: Collection[str]) -> bool:
-    """Say why runs of these ids failed, each reason once; did any?"""
+    """Print why runs of these ids failed, each reason once; return whether any did."""
     from asymtrain.lab.store import failure_reasons
 
     reasons = Counter(failure_reasons(store, ids))

@@ -13,7 +13,7 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.terminal import show_table, stderr, stdout
 from asymtrain.lab.texts import printable
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shown_warnings() -> Iterator[None]:
-    """Show a `UsageWarning` as a remark of one line; Python shows other warnings as it does."""
+    """Show a `UsageWarning` as a one-line remark; Python shows other warnings as usual."""
     with warnings.catch_warnings():
         python = warnings.showwarning
 
@@ -48,7 +48,7 @@ def show_page(
     code: str = "",
     json: bool,
 ) -> None:
-    """What a page says, as tables (with their notes if asked for), sentences and code or as JSON; and where it is."""
+    """Print a page as tables (with notes if asked for), sentences and code, or as JSON; and where it is."""
     if json:
         show_json({**document, "files": {kind: str(path) for kind, path in files.items()}})
     else:
@@ -69,7 +69,7 @@ def show_rest(rest: str, interrupted: object, how_to_continue: str) -> None:
 
 
 def end(interrupted: object, failed: object) -> None:
-    """Give the exit status of a command that trains, unless everything is done."""
+    """Exit with the status of a command that trains; return if everything is done."""
     if interrupted or failed:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
@@ -92,9 +92,9 @@ def show_summary(summary: "Summary") -> None:
 
 
 def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool, for_gpu: bool = False) -> None:
-    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left.
+    """The blocks of a study in their order: how far each is, the time taken if it is known, and the time left.
 
-    `for_gpu`: are they meant for a GPU, while the time is that of a CPU?
+    `for_gpu`: are they meant for a GPU, while the time is for a CPU?
     """
     from asymtrain.lab.report.table import Column, Table, duration, make_rows
 

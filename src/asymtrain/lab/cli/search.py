@@ -36,7 +36,7 @@ SEARCHED = {"learning_rate": "--learning-rates", "weight_decay": "--weight-decay
 
 @dataclass(frozen=True)
 class FinalRuns(RunOptions):
-    """The runs that values are searched for; the seeds are the search's own."""
+    """The final runs that the values are for; the seeds here are the search's own."""
 
     without = ("epochs", "learning_rate", "weight_decay")
 
@@ -48,7 +48,7 @@ class FinalRuns(RunOptions):
     alpha: Annotated[float | None, typer.Option(help="With dual: alpha until alpha is searched.")] = None
 
     def parse_seeds(self, default: Sequence[int] = ()) -> tuple[int, ...]:
-        """Like the seeds of final runs, but a count begins with the first seed of searches."""
+        """Like the seeds of final runs, but a count begins at the first seed of searches."""
         from asymtrain.lab.search import SEARCH_SEEDS
 
         if not self.seeds:

@@ -27,7 +27,7 @@ def status(
     with Store(store or latest_store(), read_only=True) as record, record.snapshot():
         summary = record.summary()
         pending = pending_states(record)
-        # Reads every history: only where there is something to find.
+        # This reads every history: only if there is a diverged run to find.
         diverged = record.runs(outcome="diverged") if summary.total.diverged else []
     if json:
         failures = [_json(lost.spec, reason=lost.reason, created=lost.created) for lost in summary.failures]

@@ -80,7 +80,7 @@ def import_(
         from asymtrain.lab.store.exchange import import_store, read_export
     if store.is_dir():
         raise UsageError(f"{store} is a folder: give the store first, and then the folders that are imported")
-    exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
+    exports = [read_export(folder) for folder in folders]  # all first: nothing is imported if one is refused
     with Store(store) as record:
         imported = [import_store(record, export) for export in exports]
     added, measurements = sum(part.added for part in imported), sum(part.measurements for part in imported)
@@ -149,13 +149,13 @@ def _specs_of(blocks: Iterable[str], store: Path) -> set[str]:
 
 
 def _others(paths: Iterable[Path], folder: Path) -> Iterator[Path]:
-    """The exports that are named, or lie in a folder that is; not the one that is written."""
+    """The named exports and those inside named folders, except the one that is being written."""
     from asymtrain.lab.store.exchange import find_exports
 
     for path in paths:
         exports = find_exports(path)
         if not exports:
             raise UsageError(f"--without {path}: there is no export, nor one in it; name what `store export` wrote")
-        # Unlike `Path.resolve`, this takes a link that leads to itself, which is refused where it is written.
+        # Unlike `Path.resolve`, this accepts a link to itself, which is refused when it is written.
         target = os.path.realpath(folder)
         yield from (export for export in exports if os.path.realpath(export) != target)

@@ -29,7 +29,7 @@ from asymtrain.lab.cli.screen import end, show_blocks, show_page, show_rest
 from asymtrain.lab.terminal import progress_display, stderr, stdout
 from asymtrain.lab.texts import counted
 
-# The rest is imported where it is used: this file is read for --help too.
+# Other imports are inside functions: --help reads this file too.
 if TYPE_CHECKING:
     from asymtrain.lab.studies.frame import Done, Left
     from asymtrain.lab.studies.snapshot import Snapshot
@@ -73,9 +73,9 @@ def do_next(
     view: "Callable[[Block, Any], View]",
     options: Sequence[str],
 ) -> None:
-    """Do a block, or the first that is not finished; `view` gives that of a block under its scope.
+    """Do a block, or the first that is not finished; `view` makes the `View` of a block in its scope.
 
-    `options` are those of `show` that mean this scope.
+    `options` are the options of `show` that select this scope.
     """
     with loading():
         from asymtrain.lab.studies.frame import first_unfinished
@@ -152,7 +152,7 @@ def study_group(study: "Study") -> typer.Typer:
     """The usual commands of a study."""
     name = study.name
     group = command_group(name, line=study.__doc__ or "")
-    # The option for the files that the study's page reads; none where it reads none.
+    # The option for files that the study's page reads; none if it reads no files.
     file_options = [
         (option, Annotated[list[Path] | None, typer.Option(help=help_)], dataclasses.field(default=None))
         for option, help_ in filter(None, [study.file_option])
@@ -236,7 +236,7 @@ def show_study(
     output: OutputOptions,
     files: Sequence[Path] = (),
 ) -> str:
-    """Write the page of a study, and print it without the tables that are details; there is no line to end with."""
+    """Write the page of a study, and print it without its detail tables; there is no closing line."""
     with loading():
         from asymtrain.lab.report.page import write_page
         from asymtrain.lab.report.run_report import run_facts

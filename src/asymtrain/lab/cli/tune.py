@@ -115,7 +115,7 @@ class Effort(ExecutorOptions):
     ] = None
 
     def limit(self) -> float | None:
-        """Minutes; None where there is no limit."""
+        """Minutes; None for no limit."""
         from asymtrain.lab.tune import MINUTES
 
         if self.whole and self.minutes is not None:
@@ -175,7 +175,7 @@ def tune(
 
 
 def parse_candidates(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
-    """Fields of candidates from `FIELD=VALUE,...`; None where none are given."""
+    """Fields of candidates from `FIELD=VALUE,...`; None if none are given."""
     if not texts:
         return None
     candidates = []

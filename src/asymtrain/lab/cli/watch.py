@@ -28,7 +28,7 @@ def watch(
         from asymtrain.lab.live_page import LivePage, Server
         from asymtrain.lab.store import Store
     store = store or latest_store()
-    Store(store, read_only=True).close()  # what is no store is refused before a page is offered
+    Store(store, read_only=True).close()  # refuses a file that is not a store before the page is served
     with Server(LivePage(store), port, token=not no_token) as server:
         stderr().print(f"Watching {store}: {server.url} (Ctrl-C ends it)")
         server.serve_forever(poll_interval=0.2)
@@ -43,7 +43,7 @@ class WatchOptions:
 
     @contextmanager
     def opened(self, store: Path) -> Iterator[None]:
-        """Offer the page of a store, which need not be there yet, while a block runs."""
+        """Serve the page of a store, which need not exist yet, while a block runs."""
         if not self.watch:
             yield
             return

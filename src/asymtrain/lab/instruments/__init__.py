@@ -1,10 +1,10 @@
 """Instruments: look at a run or at a training state, change nothing. Each is one folder, behind one protocol.
 
 instrument.py   the protocol: options, measure, page; what a command lends to an instrument
-curves.py       what several share: values over training, runs that differ in their seed only
+curves.py       shared by several: values over training, runs that differ in their seed only
 
 A folder's `__init__` has its options and its `INSTRUMENT`, `measure.py` the measurement, `show.py` tables and figures.
-A name is loaded when it is first used: help does not wait for torch.
+A name is loaded on first use: help does not wait for torch.
 """
 
 from importlib import import_module
@@ -35,7 +35,7 @@ _HOMES = {
     "measure_model": "attention.measure",
     "measure_module_landscape": "landscape.measure",
 }
-"""Functions for users, and where they are."""
+"""Functions for users, and the modules that hold them."""
 
 
 def __getattr__(name: str) -> Any:

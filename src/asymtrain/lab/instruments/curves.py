@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def gap(epoch: Epoch) -> float | None:
-    """Generalisation gap: training accuracy less validation accuracy.
+    """Generalisation gap: training accuracy minus validation accuracy.
 
-    Training accuracy is that of the batches as they were trained, during the epoch; so early in training, and under
-    dropout or augmentation, the gap may be negative.
+    Training accuracy is measured on the batches during the epoch; so early in training, and under dropout or
+    augmentation, the gap may be negative.
     """
     return None if epoch.validation_accuracy is None else epoch.train_accuracy - epoch.validation_accuracy
 
@@ -36,7 +36,7 @@ BOUNDS: dict[str, Bounds] = {
     "auxiliary_norm": POSITIVE,
     "cosine": COSINES,
 }
-"""The least and the largest value of each curve: its intervals are cut there."""
+"""The smallest and the largest value of each curve: its intervals are clipped there."""
 CURVES: dict[str, Callable[[Epoch], float | None]] = {
     name: gap if name == "gap" else attrgetter(name) for name in BOUNDS
 }
@@ -58,7 +58,7 @@ class Curve:
 
 
 def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], *, thin: bool = False) -> Line:
-    """Means with their intervals; a thin line is the lesser of two and has no band."""
+    """Means with their intervals; a thin line is the secondary one of two and has no band."""
     mean, low, high = (tuple(getattr(point, end) for point in points) for end in ("mean", "low", "high"))
     if thin:
         low = high = ()
@@ -79,7 +79,7 @@ def curve_of(
 
 
 def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunSpec, list[T]]:
-    """Those that differ in their seed only, together, in the order in which they come; the key has seed 0."""
+    """Groups of items that differ only in their seed, in the order in which they come; the key has seed 0."""
     groups: dict[RunSpec, list[T]] = {}
     for item in items:
         groups.setdefault(dataclasses.replace(spec_of(item), seed=0), []).append(item)
@@ -87,7 +87,7 @@ def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunS
 
 
 def in_variants(spec: RunSpec, names: Iterable[str], variants: Mapping[str, Mapping[str, Any]]) -> list[RunSpec]:
-    """The spec with the fields of each variant of its branches that is named."""
+    """The spec with the fields of each named variant of its branches."""
     specs = []
     for name in names:
         if name not in variants:
@@ -110,7 +110,7 @@ def differing_settings(specs: Sequence[RunSpec], without: Sequence[str] = ()) ->
 
 
 def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:
-    """A short name for each spec: its backbone, the dataset where there are several, and what differs."""
+    """A short name for each spec: its backbone, the dataset if there are several, and what differs."""
     several = len({spec.dataset for spec in specs}) > 1
     return [
         ", ".join([display_name(spec.arch), *([spec.dataset] if several else ()), *differing])
@@ -119,7 +119,7 @@ def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[s
 
 
 def cells(spec_ids: Iterable[str], *values: Value | Cell | Estimate) -> tuple[Cell, ...]:
-    """A row of a table that comes from these runs. An estimate stands for its interval, where it has one."""
+    """A row of a table that comes from these runs. An estimate becomes its interval, if it has one."""
     ids = tuple(spec_ids)
 
     def cell(value: Value | Cell | Estimate) -> Cell:

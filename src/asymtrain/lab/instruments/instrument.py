@@ -2,14 +2,14 @@
 
     Options ── the command line's, as a dataclass
        │
-    measure(options, bench) ── the bench has the runs that were chosen, their states, the store and the progress line
+    measure(options, bench) ── the bench has the chosen runs, their states, the store and the progress line
        │
-    page(options, result) ── tables, figures and numbers, all of them values
+    page(options, result) ── tables, figures and numbers, all as values
 
 `asymtrain measure NAME`, its page and the store's rows are made from these three alone. An instrument looks at a run or
 at a training state, and changes nothing.
 
-This file and the `__init__` of each instrument are read for --help: what needs torch is imported where it is used.
+--help reads this file and the `__init__` of each instrument: what needs torch is imported inside functions.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
 
 RUN_OPTIONS = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "redundancy", "alpha", "precision")
-Say = Callable[..., None]  # say(text), and say(text, brief=True) for what a terminal alone shows
+Say = Callable[..., None]  # say(text), and say(text, brief=True) for text that only a terminal shows
 Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 
 class Bench(ABC):
-    """What a command gives an instrument: the chosen runs, and where to compute and to store."""
+    """What a command gives an instrument: the chosen runs, and where to compute and store."""
 
     stored: bool  # were stored runs named, with all their settings?
     quick: bool  # are these fresh runs of the small scale?
@@ -45,19 +45,19 @@ class Bench(ABC):
     def choose(
         self, archs: Sequence[str] = (), default_seeds: Sequence[int] = (), *, with_plain: bool = False, **fields: Any
     ) -> "list[RunSpec]":
-        """The specs that the user chose: stored runs, or fresh Asymmetric ones, with Plain before each if asked for.
+        """The specs that the user chose: stored runs, or fresh Asymmetric ones, each after its Plain run if asked for.
 
-        `archs` and `default_seeds` are measured where none is chosen. `fields` are further fields of fresh specs; None
-        leaves a default. Writes nothing, and refuses a folder that could not be written.
+        `archs` and `default_seeds` apply if the user chose none. `fields` are further fields of fresh specs; None
+        leaves a default. Writes nothing, and refuses a folder that cannot be written.
         """
 
     @abstractmethod
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
-        """The runs of the specs in their order: from the store, or trained into it where they are missing."""
+        """The runs of the specs in their order: from the store, or trained into it if they are missing."""
 
     @abstractmethod
     def telling(self, start: str) -> AbstractContextManager[Say]:
-        """Say how far it is on stderr, until the block ends."""
+        """Show the progress on stderr until the block ends."""
 
     @abstractmethod
     def remark(self, text: str) -> None:
@@ -66,7 +66,7 @@ class Bench(ABC):
     def states(
         self, specs: "Sequence[RunSpec]", epochs: Iterable[int], words: str = "training: epoch"
     ) -> "list[State]":
-        """Weights after epochs, trained where no state is kept; `words` stand before the count of epochs."""
+        """Weights after epochs, trained if no state is stored; `words` stand before the count of epochs."""
         from asymtrain.lab.engine.states import states_at
 
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root, "cache": self.states_folder}
@@ -74,9 +74,9 @@ class Bench(ABC):
             return states_at(specs, epochs, **where, progress=counting(say, words))
 
     def keep(self, spec: "RunSpec", name: str, values: Mapping[int, Any], *, fresh: bool = False) -> None:
-        """Keep values, by epoch or step, beside the stored run that they are of.
+        """Store values, by epoch or step, with the stored run that they belong to.
 
-        Those of a run that is not stored are dropped, unless `fresh`: the store then learns the spec.
+        Values of a run that is not stored are dropped, unless `fresh`: the store then learns the spec.
         """
         from asymtrain.lab.store import Store
 
@@ -85,7 +85,7 @@ class Bench(ABC):
         self.store.parent.mkdir(parents=True, exist_ok=True)
         with Store(self.store) as record:
             if fresh:
-                record.know([spec])  # and not asked for: it need not be trained to its end
+                record.know([spec])  # not as pending: the run need not be trained to its end
             if fresh or record.finished([spec.id]):
                 record.add_measurement(spec.id, name, values, again=True)
 
@@ -103,7 +103,7 @@ class Bench(ABC):
 
 
 class Interrupt(Exception):
-    """Ctrl-C, with a line that says what is kept; `result` is what can be shown all the same."""
+    """Ctrl-C, with a line that says what is kept; `result` is what can still be shown."""
 
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
@@ -115,15 +115,15 @@ class Instrument(ABC, Generic[Options, Result]):
 
     name: ClassVar[str]  # of the command and of its files
     options: type[Options]  # a dataclass whose fields are options, see `lab.cli.groups`
-    run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # of the shared options; "states", "track" are others
+    run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # the shared options it takes; "states", "track" are others
     for_any_model: ClassVar[str] = ""  # the function of `instruments` for other models, and what it takes
 
     @abstractmethod
     def measure(self, options: Options, bench: Bench) -> Result:
-        """Look at the runs that were chosen. What cannot be measured is refused before anything is trained."""
+        """Measure the chosen runs. What cannot be measured is refused before anything is trained."""
 
     def check_backbones(self, specs: "Iterable[RunSpec]") -> None:
-        """Refuse other models, by the name of what measures those."""
+        """Refuse other models, and name the function that measures those."""
         from asymtrain.lab.engine.setup import check_backbone
 
         for spec in specs:
@@ -135,7 +135,7 @@ class Instrument(ABC, Generic[Options, Result]):
 
 
 def counting(say: Say, words: str) -> Callable[[int, int], None]:
-    """A `progress(done, total)` that says it after `words`; ten lines are enough for a log."""
+    """A `progress(done, total)` that shows it after `words`; ten lines are enough for a log."""
 
     def tell(done: int, total: int) -> None:
         say(f"{words} {done} of {total}", brief=done * 10 // total == (done - 1) * 10 // total)
@@ -144,9 +144,9 @@ def counting(say: Say, words: str) -> Callable[[int, int], None]:
 
 
 def differing_fields(settings: Any, number: str = "") -> list[str]:
-    """NAME=VALUE of each field of a dataclass that is not the default, for the name of a measurement in a store.
+    """NAME=VALUE of each field of a dataclass that differs from its default, for a measurement's name in a store.
 
-    `number` is the format of floats. What was stored keeps its name: an instrument's never changes.
+    `number` is the format of floats. Stored measurements keep their names: an instrument's format never changes.
     """
     texts = []
     for part in dataclasses.fields(settings):

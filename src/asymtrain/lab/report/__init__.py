@@ -7,8 +7,8 @@
     frames.py    runs as frames                            summary.py   what a set of runs says
     run_report.py                                          report.html, rows.csv, history.csv
 
-Names are imported from their modules: a command that prints a table needs neither pandas nor matplotlib. What users
-take, they find here too.
+Names are imported from their modules: a command that prints a table needs neither pandas nor matplotlib. Names for
+users are exported here too.
 """
 
 from importlib import import_module

@@ -68,7 +68,7 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
     "image.composite_image": False,
-    "text.parse_math": False,  # a dollar sign in a name is no formula
+    "text.parse_math": False,  # a dollar sign in a name does not start a formula
     "font.family": ["DejaVu Sans", "sans-serif"],
     **dict.fromkeys(("font.size", "axes.titlesize"), 10),
     "legend.fontsize": 9,
@@ -81,9 +81,9 @@ STYLE: dict[str, Any] = {
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "path.simplify"), False),
 }
 WIDE = 5.8  # inches; a wider figure gets a whole row of its page
-CUT = 3.0  # an interval that goes on farther than so many times the largest effect or seed ends in an arrow
+CUT = 3.0  # an interval longer than this many times the largest effect or seed ends in an arrow
 LEVELS = 12  # contours
-LONGEST = 64  # characters of a text; of a longer one the middle is left out
+LONGEST = 64  # characters of a text; a longer one loses its middle
 FACETS = 17  # along each side of a relief; more would only make the file larger
 BESIDE = 6.0  # points between a mark and its seeds
 CELL = 0.82  # inches of an image
@@ -101,7 +101,7 @@ def is_wide(figure: Figure) -> bool:
 
 
 def room_of(figure: Figure) -> float | None:
-    """The width in rem of a wide figure on a page: a quarter wider than drawn at most, or its letters get large."""
+    """The width in rem of a wide figure on a page: at most a quarter wider than drawn, or its letters get too large."""
     return round(1.25 * 6 * size_of(figure)[0], 1) if is_wide(figure) else None  # 6 rem are an inch
 
 
@@ -123,7 +123,7 @@ def size_of(figure: Figure) -> tuple[float, float]:
         panels = [panel for panel in figure.panels if isinstance(panel, Bars)]
         longest = max(len(panel.bars) for panel in panels)
         label = max((len(bar.label) for panel in panels for bar in panel.bars), default=0)
-        room = 0.08 * max(0, min(label, LONGEST) - 32)  # for names that would leave none to the bars
+        room = 0.08 * max(0, min(label, LONGEST) - 32)  # for long names, which would leave no room for the bars
         pitch = 0.33 if longest <= 12 else 0.24  # a long list stays on one screen
         return (4.2 if columns == 1 else 2.0 + 2.1 * columns) + room, (0.9 + pitch * longest) * rows
     if isinstance(first, Surface):
@@ -177,16 +177,16 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
 
 
 def as_file(svg: str) -> str:
-    """A figure as a file, on a ground of its own: whoever shows it may do so on a dark page."""
+    """A figure as a file, with a background of its own: it may be shown on a dark page."""
     return svg.replace("<svg ", '<svg style="background: #fff" ', 1)
 
 
 def _place_parts(canvas: Canvas) -> None:
-    """Give the parts their places. `savefig` would draw the whole figure once more for that, into nothing."""
+    """Lay out the parts. `savefig` would draw the whole figure once more for that, and discard it."""
     engine = canvas.get_layout_engine()
     if engine is not None:
-        FigureCanvasSVG(canvas)  # whose texts are as wide as those of the file
-        canvas.dpi = 72  # of every SVG
+        FigureCanvasSVG(canvas)  # its texts are as wide as in the file
+        canvas.dpi = 72  # as in every SVG
         engine.execute(canvas)
         canvas.set_layout_engine(None)
 
@@ -196,7 +196,7 @@ def _hundredths(number: re.Match[str]) -> str:
 
 
 def _with_drawable_texts(value: Any) -> Any:
-    """Panels, or a part of one: SVG has no control characters, and a long name would leave no room for the axes."""
+    """The panels, or a part of one, with texts that SVG can draw and that leave room for the axes."""
     if isinstance(value, str):
         text = printable(value)
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
@@ -244,7 +244,7 @@ def _draw_lines(canvas: Canvas, figure: Figure, panels: Sequence[Lines]) -> None
             axes.plot([x], [y], "o", color=INK, fillstyle="none", markersize=11, markeredgewidth=1.2)
         _set_axes(axes, panel)
     if handles := _legend_entries(figure):
-        # Of the figure and above it: it hides no line, and no word is cut.
+        # The legend belongs to the figure and stands above it: it hides no line, and no word is cut.
         columns = _legend_columns(handles, canvas.get_figwidth())
         # matplotlib fills columns from above. In two of them a pair stands side by side, in three one below the other.
         labels = list(handles) if columns != 2 else [*list(handles)[::2], *list(handles)[1::2]]
@@ -260,7 +260,7 @@ def _set_axes(axes: Axes, panel: Lines) -> None:
     elif all(float(x).is_integer() for line in panel.lines for x in line.x):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     values = [value for line in panel.lines for value in line.y if value is not None]
-    # A logarithmic axis has no place for values of 0, and a band that reaches there must not stretch it.
+    # A logarithmic axis cannot show 0, and a band that reaches 0 must not stretch it.
     if panel.log and values and min(values) > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -292,7 +292,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _draw_dots_beside(axes: Axes, x: list[float], y: list[float], paint: str) -> None:
-    """Seeds at the right of their mean's mark, which would hide those that lie near it."""
+    """Draw seeds to the right of their mean's mark, which would hide those near it."""
     axes.update_datalim(list(zip(x, y, strict=True)))
     beside = axes.transData + ScaledTranslation(BESIDE / 72, 0, axes.figure.dpi_scale_trans)
     style: dict[str, Any] = {"color": paint, "markersize": 4, "alpha": 0.6, "markeredgewidth": 0, "clip_on": False}
@@ -306,7 +306,7 @@ def line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:
     if not line.joined:
         mark = MARKS[line.colour % len(MARKS)] if isinstance(line.colour, int) else "D"
         return {"color": paint, "marker": mark, "markersize": 5, "markeredgewidth": 0, "linestyle": "none"}
-    # Colours of the list repeat; the thicker line comes later.
+    # Colours of the list repeat; later lines are thicker.
     width = 1.0 if line.thin else 2.0 + (0.6 * (line.colour // len(LIST)) if isinstance(line.colour, int) else 0)
     marker = "o" if line.marker or alone else ""  # a line of one point is invisible
     dashes = DASHES[line.dash] if line.dash else dash
@@ -314,7 +314,7 @@ def line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:
 
 
 def _points(x: tuple[float, ...], y: Numbers, *, gaps: bool = False) -> tuple[list[float], list[float]]:
-    """What is there; with `gaps` a line ends at a missing value, since nothing is known of what lies between."""
+    """The points that exist; with `gaps` a line breaks at a missing value, since what lies between is unknown."""
     pairs = [(at, value) for at, value in zip(x, y, strict=True) if gaps or value is not None]
     return [at for at, _ in pairs], [np.nan if value is None else value for _, value in pairs]
 
@@ -333,7 +333,7 @@ def _legend_entries(figure: Figure) -> dict[str, Line2D]:
 
 
 def _legend_columns(labels: Collection[str], width: float) -> int:
-    """As many as the width holds. Six entries are three pairs, which three columns keep together."""
+    """As many columns as the width holds. Six entries are three pairs, which three columns keep together."""
     most = 3 if len(labels) in (5, 6) else 4
     needed = 0.6 + 0.085 * max(map(len, labels), default=0)  # inches of the longest
     return max(1, min(most, len(labels), int((width - 0.1) / needed)))
@@ -351,12 +351,12 @@ def reach_of(panel: Bars) -> float:
 
 
 def ends_of(panel: Bars) -> tuple[float, float]:
-    """Where the axis begins and ends: each side is as long as what lies on it needs, and none is empty."""
+    """Where the axis begins and ends: each side is as long as its contents need, and none is empty."""
     if panel.ends is not None:
         return panel.ends
     reach = reach_of(panel)
     values = [0.0, *(v or 0.0 for bar in panel.bars for v in (*bar.seeds, bar.estimate, bar.low, bar.high))]
-    least = 0.05 if any(values) else 1.0  # where all are equal, small steps would be read as differences
+    least = 0.05 if any(values) else 1.0  # if all are equal, small steps would be read as differences
     left, right = (min(max(1.1 * side, least * reach), reach) for side in (-min(values), max(values)))
     return -left, right
 
@@ -436,7 +436,7 @@ def _draw_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> 
     power = int(np.floor(np.log10(max(map(abs, limits_of(panels))))))
     low, high = (end / 10.0**power for end in limits_of(panels))
     side = _low_side(as_array(panels[0].values))
-    # Whichever side the first axis of heights stands on, its labels have room: matplotlib leaves none for them.
+    # The labels of the heights have room on either side: matplotlib reserves none for them.
     width = canvas.get_figwidth()
     canvas.subplots_adjust(left=0.22 / width, right=1 - 0.2 / width, bottom=0.06, top=0.9, wspace=0.12)
     for number, panel in enumerate(panels, 1):
@@ -467,7 +467,7 @@ def as_array(values: Sequence[Numbers]) -> Floats:
 
 
 def limits_of(panels: Iterable[Surface]) -> tuple[float, float]:
-    """The least and the largest value of all, a little apart even for constant ones."""
+    """The smallest and the largest value of all, slightly apart even if they are equal."""
     values = np.concatenate([as_array(panel.values).ravel() for panel in panels])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
@@ -475,7 +475,7 @@ def limits_of(panels: Iterable[Surface]) -> tuple[float, float]:
 
 
 def _low_side(heights: Floats) -> float:
-    """The angle, in degrees, of someone who looks up the slope of the first relief, a little from the side."""
+    """The viewing angle in degrees: up the slope of the first relief, slightly from the side."""
     if not np.isfinite(heights).all():
         return -60.0
     halves = [(part[: len(part) // 2], part[-(len(part) // 2) :]) for part in (heights, heights.T)]
@@ -519,7 +519,7 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
 
 
 def shown_pixels(panel: Image) -> npt.NDArray[np.uint8]:
-    """The picture as (H, W, 3) bytes, in grey where a map lies over it."""
+    """The picture as (H, W, 3) bytes, in grey if a map lies over it."""
     pixels = np.asarray(panel.pixels, np.float64)
     if panel.heat is not None:
         pixels = (pixels @ np.array([0.299, 0.587, 0.114]))[..., None].repeat(3, -1)
@@ -538,7 +538,7 @@ def heat_colours(panel: Image, top: float) -> npt.NDArray[np.uint8]:
 
 
 def top_of(panels: Sequence[Image]) -> float:
-    """The end of the scale of colours: so high that one value in a hundred is beyond it, and at least 2."""
+    """The end of the colour scale: so high that one value in a hundred is beyond it, and at least 2."""
     values = [np.asarray(panel.heat, np.float64).ravel() for panel in panels if panel.heat is not None]
     return max(2.0, float(np.ceil(np.quantile(np.concatenate(values), 0.99)))) if values else 2.0
 

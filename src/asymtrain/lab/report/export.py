@@ -16,10 +16,10 @@ MISSING = "missing"
 class Writing:
     """How words and rows are written."""
 
-    start: str  # of a row, as are the next two
+    start: str  # of a row, like the next two
     between: str
     end: str
-    signs: Mapping[str, str]  # what stands for a sign that means something else there
+    signs: Mapping[str, str]  # what replaces a sign that has another meaning there
     minus: str = "-"  # before a digit
 
     def words(self, text: str) -> str:
@@ -66,8 +66,8 @@ def as_latex(table: Table) -> str:
 def as_csv(table: Table) -> str:
     """Headings and rows for a program: each number in a column of its own.
 
-    A column of means gets one for the deviations beside it, one of intervals becomes two, and where cells have marks
-    these have a column too. Units are in the headings; what does not exist and what waits for its runs is empty.
+    A column of means gets another for its deviations, a column of intervals becomes two, and marks get a column too.
+    Units are in the headings; values that do not exist or wait for their runs are empty.
     """
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     parts = [_csv_column(column, cells) for column, cells in zip(table.columns, columns, strict=True)]
@@ -83,7 +83,7 @@ FORMATS: Mapping[str, tuple[str, Callable[[Table], str]]] = {
     "tex": ("LaTeX", as_latex),
     "csv": ("CSV", as_csv),
 }
-"""By the ending of the file: what people call it, and how it is made."""
+"""By file ending: the name of the format, and the function that writes it."""
 
 
 def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
@@ -104,7 +104,7 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
 
 
 def _csv_texts(value: Value, column: Column, count: int) -> list[str]:
-    """A value in so many texts, without plus and unit."""
+    """A value as `count` texts, without plus and unit."""
     texts = []
     for part in dataclasses.astuple(value) if isinstance(value, Range | Mean) else (value,):
         is_number = isinstance(part, int | float)

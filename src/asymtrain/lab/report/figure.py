@@ -22,7 +22,7 @@ Headline = tuple[str, str]  # of a page: the colour of its result (good, bad or 
 Dash = Literal["solid", "dashed", "dotted"]
 Numbers = tuple[float | None, ...]
 
-# How values are written under the pointer: as the tables of the page write them.
+# Values under the pointer are written as in the tables of the page.
 AS_NEEDED = Column("", "number", digits=None)
 VALUE = Column("", "number")
 SIGNED = Column("", "number", signed=True)
@@ -37,16 +37,16 @@ class Line:
     label: str  # in the legend; lines of one label share an entry, and an empty one has none
     colour: Colour
     x: tuple[float, ...]
-    y: Numbers  # None is a gap where points are marked, and passed over elsewhere
-    low: Numbers = ()  # of the intervals: a band, or bars where `marker`
+    y: Numbers  # None is a gap where points are marked, and skipped elsewhere
+    low: Numbers = ()  # of the intervals: a band, or bars if `marker`
     high: Numbers = ()
-    seeds: tuple[Numbers, ...] = ()  # each seed's own y: a thin line, or dots where `marker`
+    seeds: tuple[Numbers, ...] = ()  # each seed's own y: a thin line, or dots if `marker`
     seed_names: tuple[str, ...] = ()  # of these, for a reader who looks at one of them
-    seeds_on_demand: bool = False  # are they shown only where a reader asks for them?
-    dash: Dash | None = None  # None for that of its colour: Plain is dashed
+    seeds_on_demand: bool = False  # are they shown only if a reader asks for them?
+    dash: Dash | None = None  # None: the dash of its colour; Plain is dashed
     marker: bool = False  # are the points marked?
     joined: bool = True  # is there a line between them?
-    thin: bool = False  # is it the lesser of two, such as training accuracy beside validation accuracy?
+    thin: bool = False  # is it secondary, such as training accuracy beside validation accuracy?
     hollow: bool = False  # are its marks open circles, such as those of a prediction around what was measured?
 
 
@@ -83,7 +83,7 @@ class Bar:
     high: float | None = None
     seeds: tuple[float, ...] = ()
     colour: Colour | None = None  # such as a verdict's; None for that of all bars
-    more: str = ""  # is said under the pointer
+    more: str = ""  # shown under the pointer
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Bars:
     colour: Colour
     bars: tuple[Bar, ...]
     marks: tuple[float, ...] = ()  # x of dotted lines
-    ends: tuple[float, float] | None = None  # of the axis; None for those that the bars need
+    ends: tuple[float, float] | None = None  # of the axis; None: those that the bars need
     written: Column = AS_NEEDED
 
 
@@ -119,12 +119,12 @@ class Image:
     """A picture (H, W, 3) with values from 0 to 1, and a map over it, such as of attention."""
 
     title: str  # two lines at most
-    pixels: "npt.ArrayLike | None"  # None where there is nothing to show, which is said
+    pixels: "npt.ArrayLike | None"  # None shows the word "none" instead
     # Values from 0 over a grid whose sides divide H and W, as colours over the picture in grey, on one scale for the
     # whole figure. None: the picture as it is.
     heat: "npt.ArrayLike | None" = None
     scale: str = ""  # names that scale
-    label: str = ""  # at its left, for its row
+    label: str = ""  # at the left of its row
     colour: Colour = "ink"  # of the title
     apart: bool = False  # is there a gap before its column?
     frame: str = ""  # such as "epoch 4": where a reader can choose, one frame of a row is shown at a time
@@ -137,9 +137,9 @@ Panel = Lines | Bars | Surface | Image
 class Figure:
     """Panels of one kind in rows of `columns`."""
 
-    name: str  # last part of its file's name, and no other figure's on its page
+    name: str  # last part of its file name, unique on its page
     title: str  # read out in its place
-    panels: Sequence[Panel]  # none where it waits for rows; the caption then says for which
+    panels: Sequence[Panel]  # none while rows are missing; the caption then says which
     columns: int = 1
     caption: str = ""
 

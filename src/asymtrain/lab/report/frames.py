@@ -58,7 +58,7 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def _classes(run: Run) -> int | None:
-    """By the name of the data; where that does not tell, as it was when the run was trained."""
+    """By the name of the data; if that does not tell, as recorded when the run was trained."""
     counted = class_count(run.spec.dataset, dict(run.spec.dataset_options))
     return run.classes if counted is None else counted
 
@@ -77,7 +77,7 @@ def _sorted(runs: Iterable[Run]) -> list[Run]:
 
 
 def _settings(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """Options as JSON, so that a cell of a CSV file can be read back; places with commas."""
+    """Options as JSON, so that a cell of a CSV file can be read back; other tuples as names with commas."""
     values = {name: getattr(spec, name) for name in names}
     texts = {
         name: json.dumps(dict(value)) if value and name.endswith("_options") else ", ".join(value)

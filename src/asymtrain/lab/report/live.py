@@ -36,12 +36,12 @@ from asymtrain.lab.report.drawing import (
 from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Surface
 from asymtrain.lab.report.table import Column
 
-DIGITS = 7  # significant ones: rounded once more, under the pointer, a value has the digits of the table
+DIGITS = 7  # significant ones: the page rounds once more, to the digits of the table
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
 def embed(figure: Figure, svg: str | None = None) -> Markup:
-    """The figure for a page, both forms of it; `svg` where it is already drawn."""
+    """The figure for a page in both forms; `svg` if it is already drawn."""
     drawing = Markup(by_steps(draw(figure) if svg is None else svg))
     box = '<div class="static">'
     if is_wide(figure):  # on a phone it is scrolled
@@ -51,13 +51,13 @@ def embed(figure: Figure, svg: str | None = None) -> Markup:
 
 
 def by_steps(svg: str) -> str:
-    """The same drawing, with straight lines as steps in tenths of a point: a page with many is a fifth smaller."""
+    """The same drawing with lines as relative steps in tenths of a point: a page with many is a fifth smaller."""
     return re.sub(r'\bd="(M[-\d. MLz]*)"', lambda path: f'd="{re.sub("M[^M]*", _line_by_steps, path[1])}"', svg)
 
 
 def _line_by_steps(line: re.Match[str]) -> str:
     points = np.round(10 * np.array(re.findall(r"-?[\d.]+", line[0]), np.float64).reshape(-1, 2))
-    steps = np.diff(points, axis=0, prepend=0)  # of points that are rounded: no step adds to the error of another
+    steps = np.diff(points, axis=0, prepend=0)  # steps between rounded points: their errors do not add up
     x, y, *rest = (f"{step / 10 + 0:g}" for step in steps.flat)
     path = f"M{x} {y}" + (f"l{' '.join(rest)}" if rest else "") + "z" * line[0].endswith("z")
     return re.sub(r"(?<!\d)0\.", ".", path).replace(" -", "-")
@@ -80,12 +80,12 @@ def _library(name: str) -> Markup:
 
 
 def dense(code: str) -> str:
-    """A script or a style sheet without indents and lines that are comments."""
+    """A script or a style sheet without indentation and without lines that are comments."""
     return re.sub(r"^[ \t]*(?:(?://.*|/\*.*?\*/[ \t]*)?\n)?", "", code, flags=re.MULTILINE)
 
 
 def is_relief(figure: Figure) -> bool:
-    """Is it drawn in three dimensions? Its library then needs to compile expressions, which a page must allow."""
+    """Is it drawn in three dimensions? Its library then compiles expressions, which a page must allow."""
     return any(isinstance(panel, Surface) and panel.relief for panel in figure.panels)
 
 
@@ -100,14 +100,14 @@ def _packed(data: bytes) -> bytes:
 
 
 def _script(packed: bytes, attributes: str) -> Markup:
-    """Five letters for four bytes, where base 64 takes five and a third; none of them is the beginning of a tag."""
+    """Five letters for four bytes, where base 64 takes five and a third; none of them can begin a tag."""
     text = base64.b85encode(packed).decode().replace("<", ",")
     return Markup(f'<script type="application/gzip" {attributes}>{text}</script>')
 
 
 def live_values(figure: Figure) -> dict[str, Any]:
     """The figure for the script: kind, title, columns and panels; what is empty is left out."""
-    panels: Sequence[Any] = figure.panels  # of one kind
+    panels: Sequence[Any] = figure.panels  # all of one kind
     shared: dict[str, Any] = {}
     match panels[0]:
         case Lines():
@@ -149,25 +149,25 @@ def _line(line: Line) -> dict[str, Any]:
     }
     if all(end is None for end in line.low):
         own |= {"low": None, "high": None}
-    # A line without points, as that of a run whose first epoch is not over, has its two lists all the same.
+    # A line without points, such as a run before the end of its first epoch, has both lists too.
     return {**_present(_plain(line) | own), "x": _plain(line.x), "y": _plain(line.y)}
 
 
 def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
-    """Reliefs share one scale; of the others those of one group do."""
+    """Reliefs share one scale; other surfaces share one within their group."""
     groups: dict[str, list[Surface]] = {}
     for panel in panels:
         groups.setdefault("" if panel.relief else panel.group, []).append(panel)
     limits = {group: _plain(limits_of(members)) for group, members in groups.items()}
     return [
-        # Four digits are more than there are colours.
+        # Four digits distinguish more values than there are colours.
         {**_plain(panel), "limits": limits["" if panel.relief else panel.group], "values": _plain(panel.values, 4)}
         for panel in panels
     ]
 
 
 def _images(panels: Sequence[Image]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The panels, and each picture once: a panel has its number."""
+    """The panels, and each picture once: a panel holds its number."""
     pictures: dict[str, int] = {}
     images = []
     for panel in panels:
@@ -208,7 +208,7 @@ def _plain(value: Any, digits: int = DIGITS) -> Any:
                 return None
             short = float(f"{value:.{digits}g}")
             return int(short) if short.is_integer() and abs(short) < 1e15 else short
-        case Column():  # how the script writes a value; nothing where it has as many digits as it needs
+        case Column():  # how the script writes a value; empty if it has as many digits as it needs
             if value.digits is None:
                 return None
             writing = {"digits": value.digits, "signed": value.signed, "significant": value.significant}

@@ -73,10 +73,10 @@ def render_page(
 ) -> str:
     """A page as HTML: headline, condition and first figure, then `code` to copy, the other figures, and the tables.
 
-    An empty line in `lead` starts a new paragraph. Tables with `detail` are folded. So is how the page was made:
-    `facts`, where "Command" is set as code, settings that are `differing` or in `common`, and which `files` lie beside
-    it. `drawings` are figures by name where they are already drawn. A `template` that adds to this page takes further
-    figures and values.
+    An empty line in `lead` starts a new paragraph. Tables with `detail` are folded, and so is how the page was made:
+    `facts` ("Command" is set as code), settings that are `differing` or in `common`, and the `files` beside it.
+    `drawings` are figures that are already drawn, by name. A `template` that extends this page takes further figures
+    and values.
     """
     assert len({table.name for table in tables}) == len(tables), "tables share a name"
     return render_template(
@@ -97,13 +97,13 @@ def render_page(
 
 
 def plots_of(figures: Iterable[Figure], drawings: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
-    """Figures as the template takes them: each with its width where it is wide, and both of its forms."""
+    """Figures in the template's form: each with its width if it is wide, and both of its forms."""
     pictures = drawings or {}
     return [(figure, room_of(figure), embed(figure, pictures.get(figure.name))) for figure in figures]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """A document as the text of a file; a ValueError where a number is not finite."""
+    """A document as the text of a file; raises a ValueError if a number is not finite."""
     return printable(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
@@ -133,7 +133,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _with_true_minus(value: Any) -> Any:
-    """A page has the minus sign of its figures. What is already HTML, such as code to copy, stays as it is."""
+    """The value with the minus sign of figures; what is already HTML, such as code to copy, stays unchanged."""
     return true_minus(value) if type(value) is str else value
 
 
@@ -153,14 +153,14 @@ def leading_words(table: Table) -> int:
 
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
-    """Where each cell of a row begins and how wide it is: missing ones side by side become one, which says it once."""
+    """Where each cell of a row begins and how wide it is; adjacent missing ones become one."""
     for _, cells in groupby(enumerate(row), key=lambda cell: "missing" if cell[1].missing else cell[0]):
         (at, _), *others = cells
         yield at, 1 + len(others)
 
 
 def sort_order(table: Table, column: int) -> str:
-    """The rank of each row where a reader sorts by this column, "-" without a number; empty where all are equal.
+    """The rank of each row when sorted by this column, "-" without a number; empty if all are equal.
 
     An interval counts by its middle. Equal numbers have equal ranks.
     """
@@ -179,9 +179,9 @@ def _sort_key(cell: Cell) -> float | None:
 
 
 def check_folder(out: Path) -> None:
-    """Raise a `UsageError` unless files could be written there. Leaves nothing behind, of killed commands either."""
+    """Raise a `UsageError` unless files could be written there. Removes what killed commands left."""
     existing = out
-    # A link that leads nowhere, or round in a circle, is there and cannot become a folder.
+    # A broken or circular link exists and cannot become a folder.
     while not existing.exists() and not existing.is_symlink() and existing != existing.parent:
         existing = existing.parent
     try:
@@ -194,7 +194,7 @@ def check_folder(out: Path) -> None:
 
 
 def write_files(out: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by file name into the folder `out`, made where it is missing; a `UsageError` where that fails."""
+    """Write texts by file name into the folder `out`, which is made if missing; a `UsageError` if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_whole({out / name: text.encode() for name, text in texts.items()})

@@ -27,7 +27,7 @@ FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 BESIDE = f"Every run with all its settings is in {FILES['rows']}, every epoch in {FILES['history']}, beside this page."
 
 COSINE = next(column for column in COMPARISON if column.name == "Gradient cosine")  # with the digits of the table
-# What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
+# What branches are and what they pass to the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
 
@@ -102,7 +102,7 @@ def verdicts_table(summary: Summary) -> Table:
 
 
 def current_versions() -> dict[str, str]:
-    """What decides a run's numbers beside its spec."""
+    """What decides a run's numbers apart from its spec."""
     return {"asymtrain": VERSION, "torch": torch_version(), "Python": platform.python_version()}
 
 
@@ -152,9 +152,9 @@ def learning_curves(
 ) -> Figure:
     """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
 
-    `history` holds the epochs of one comparison. Where no column is named to `measure`, validation accuracy if there is
-    any, else training accuracy. `sides` are what runs without branches and with them are called. `chance`, the
-    accuracy of guessing, has a line where that leaves two thirds of the axis to the curves.
+    `history` holds the epochs of one comparison. If no column is named to `measure`, it is validation accuracy if there
+    is any, else training accuracy. `sides` name runs without branches and with them. `chance`, the accuracy of
+    guessing, is drawn as a line if that leaves two thirds of the axis to the curves.
     """
     if measure is None:
         measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
@@ -195,7 +195,7 @@ def _mean_line(
 
     low = over_epochs(by_epoch[ends[0]].min()) if ends else ()
     high = over_epochs(by_epoch[ends[1]].max()) if ends else ()
-    # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
+    # Only epochs that every run reached: a run that ended early must not shift the mean.
     mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
     seeds = tuple(over_epochs(run[measure]) for run in runs)
     names = tuple(str(run["seed"].iloc[0]) for run in runs)
@@ -214,7 +214,7 @@ def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Fig
 
 
 def _headline(summary: Summary) -> Headline | None:
-    """The sentence of one comparison; of several, how many were helped."""
+    """The sentence of one comparison; for several, how many were helped."""
     if len(summary.comparisons) == 1:
         (row,) = summary.comparisons
         return colour_of(row["verdict"]), row["sentence"]
@@ -224,7 +224,7 @@ def _headline(summary: Summary) -> Headline | None:
 
 
 def _lead(summary: Summary) -> str:
-    """What stands beside the headline, what was compared, and what is in no comparison."""
+    """The text beside the headline: what was compared, and what is in no comparison."""
     parts = []
     if summary.waiting:
         parts.append(f"{counted(summary.waiting, 'finished run')} {'wait' if summary.waiting > 1 else 'waits'} for a "
@@ -275,7 +275,7 @@ def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -
 
 
 def run_facts(runs: Iterable[Any], versions: Mapping[str, str]) -> dict[str, str]:
-    """What a page says of its runs, or of the rows of them: how many, how long they took, where and with what."""
+    """What a page says of its runs, or of their rows: how many, how long they took, where and with what."""
     members = list(runs)
     return {
         "Runs": f"{len(members)}, of which {sum(run.outcome == 'diverged' for run in members)} diverged",
@@ -290,7 +290,7 @@ def versions_text(versions: Mapping[str, str]) -> str:
 
 
 def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
-    """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
+    """Settings of the Asymmetric runs: by comparison if they differ, else one value for all."""
     differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
     for name in [name for name in DEFAULTS if runs and name not in ("arch", "seed")]:

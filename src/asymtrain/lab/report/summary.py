@@ -32,14 +32,14 @@ class Summary:
     comparisons: list[dict[str, Any]]  # records of `comparisons.compare` with label, verdict and sentence
     pairs: list[pd.DataFrame]  # for each comparison its pairs, one row for each seed
     waiting: int  # runs without a partner, which are in no comparison
-    untested: int  # runs of a search, which are never in one
+    untested: int  # runs of a search, which are never compared
 
 
 def summarise(runs: Iterable[Run]) -> Summary:
     """Pair the runs by seed and compare them; runs of different settings are never mixed."""
     runs = list(runs)
     rows, history = rows_frame(runs), history_frame(runs)
-    # Test accuracy is what is compared. Runs of a search are never tested, also where they diverge: they are rows only.
+    # Test accuracy is what is compared. Runs of a search are never tested, even if they diverge: they are rows only.
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
     pairs, by = compared.paired(tested)
     table = compared.summarised(pairs, by)
@@ -75,7 +75,7 @@ def comparison_table(summary: Summary) -> Table:
 
 
 def accuracy_cell(row: Mapping[str, Any], side: str) -> Cell:
-    """The mean of a variant; runs that learnt nothing are counted beside it."""
+    """The mean of a variant, and how many of its runs diverged or stayed at chance."""
     flags = {"diverged": "diverged", "at_chance": "at chance"}
     marks = [f"{count} {words}" for flag, words in flags.items() if (count := row[f"{side}_{flag}"])]
     mean = Mean(row[f"{side}_mean"], row[f"{side}_std"])

@@ -40,14 +40,14 @@ class Column:
     # `text` is aligned left; a `number` may be a mean or an interval; a `share` from 0 to 1 is shown in percent;
     # `millions` are counts that are shown as 1.23M; a `p` is never shown as nought.
     kind: Literal["text", "number", "count", "share", "millions", "p"] = "text"
-    unit: str = ""  # written behind each number: "%"
-    digits: int | None = 3  # behind the point; None for as many as the number needs
+    unit: str = ""  # written after each number: "%"
+    digits: int | None = 3  # after the point; None for as many as the number needs
     signed: bool = False  # is a plus written?
     significant: bool = False  # are `digits` significant ones?
     papers: bool = False  # are these the paper's numbers, beside ours of the same name?
-    against_paper: str = ""  # for our number less the paper's: what it is, as a sentence for the table's note
-    short: str = ""  # the heading where room is short, such as on a narrow terminal
-    only_if_varied: bool = False  # do pages leave it out where every row says the same?
+    against_paper: str = ""  # for our number minus the paper's: what it is, as a sentence for the table's note
+    short: str = ""  # the heading if there is little space, such as on a narrow terminal
+    only_if_varied: bool = False  # do pages leave it out if every row says the same?
 
     @property
     def heading(self) -> str:
@@ -73,11 +73,11 @@ class Cell:
     value: Value = None
     spec_ids: tuple[str, ...] = ()  # the runs behind it
     missing: bool = False  # does it wait for its runs?
-    mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
+    mark: str = ""  # after the value: words such as "(diverged)", or a "*"
     words: str = ""  # in place of the value, such as "exactly 0"
-    about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
+    about: tuple[str, ...] = ()  # what its row is about, such as backbones, to select a part of the table
     colour: str = ""  # of a verdict on a page: good, bad or soft
-    interval: Range | None = None  # behind the value, where it is not as far below the value as above
+    interval: Range | None = None  # after the value, if it is not symmetric around it
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
-    detail: bool = False  # does it stand behind the figures of a page?
+    detail: bool = False  # does it stand after the figures of a page?
 
     def __post_init__(self) -> None:
         widths = {len(row) for row in self.rows}
@@ -107,7 +107,7 @@ def missing_cells(count: int = 1) -> list[Cell]:
 
 
 def interval(low: float | None, high: float | None) -> Range | None:
-    """Both ends, or nothing where there were too few values for an interval."""
+    """Both ends, or None if there were too few values for an interval."""
     return None if low is None or high is None else Range(low, high)
 
 
@@ -116,7 +116,7 @@ def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...
 
 
 def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bool = False) -> str:
-    """A cell as it is shown; `compact` where room is short, such as on a narrow terminal."""
+    """A cell as it is shown; `compact` for little space, such as a narrow terminal."""
     if cell.missing:
         return missing
     if cell.words:
@@ -146,7 +146,7 @@ def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
 
 
 def number_text(value: float, column: Column, *, sign: bool = True, ending: bool = True) -> str:
-    """One number as its column writes it, if wanted without its plus or its unit."""
+    """One number as its column writes it; `sign` and `ending` switch its plus and its unit."""
     if column.kind == "count":
         return f"{value:d}" if isinstance(value, int) else f"{value:g}"
     if column.kind == "p" and column.digits is not None and value < 10**-column.digits:
@@ -172,7 +172,7 @@ def duration(seconds: float) -> str:
 
 
 def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
-    """A cell for a program: what is shown, and the numbers behind it, whole."""
+    """A cell for a program: what is shown, and the unrounded numbers behind it."""
     numbers: dict[str, Any] = {"text": cell_text(cell, column), "value": None}
     match cell.value:
         case Range(low, high):

@@ -1,8 +1,8 @@
 """The values that a search tries, as data.
 
-The paper gives the grids of the learning rate, of the weight decay and of alpha. It leaves open at which weight decay
-the learning rate is searched (the exponent is unreadable), how many points the linear alphas have, and how many seeds
-a search takes: what is taken stands here.
+The paper gives the grids of the learning rate, the weight decay and alpha. It leaves open at which weight decay the
+learning rate is searched (the exponent is unreadable), how many points the linear alphas have, and how many seeds a
+search takes. This file fixes these values.
 """
 
 import inspect
@@ -24,7 +24,7 @@ LARGEST_SMOOTHING = 0.5
 
 
 def search_epochs(epochs: int) -> int:
-    """Epochs of a search run where final runs have so many: the paper's 150 for 200."""
+    """Epochs of a search run if final runs have `epochs`: the paper's 150 for 200."""
     return max(1, epochs * 3 // 4)
 
 
@@ -43,10 +43,10 @@ def plain_extras(base: RunSpec, count: int) -> tuple[Mapping[str, float], ...]:
 
 
 def option_value(spec: RunSpec, name: str) -> float | None:
-    """A number among the options of the spec's backbone, its default where the spec has none; None if unknown."""
-    from asymtrain.models import BACKBONES  # loads torch, which grids of other values need not
+    """A number among the options of the spec's backbone, or its default; None if unknown."""
+    from asymtrain.models import BACKBONES  # loads torch, which other grids do not need
 
-    if spec.arch not in BACKBONES:  # of a model by name, what the spec says is all that is known
+    if spec.arch not in BACKBONES:  # for a model by name, only the spec's own values are known
         value = dict(spec.arch_options).get(name)
         return float(value) if isinstance(value, int | float) else None
     option = inspect.signature(BACKBONES[spec.arch]).parameters.get(name)
@@ -54,9 +54,9 @@ def option_value(spec: RunSpec, name: str) -> float | None:
 
 
 def _others(end: float, count: int, excluded: float) -> list[float]:
-    """So many evenly spaced values without the excluded one: of one more, the nearest to it is left out."""
+    """So many evenly spaced values without the excluded one: one more is made, and the nearest to it is left out."""
     if count == 0:
         return []
-    values = [round(end * i / count, 4) for i in range(count + 1)]  # so that they can be typed
+    values = [round(end * i / count, 4) for i in range(count + 1)]  # rounded so that they can be typed
     nearest = min(values, key=lambda value: abs(value - excluded))
     return [value for value in values if value != nearest]

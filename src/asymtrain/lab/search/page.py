@@ -96,7 +96,7 @@ def sentence(result: SearchResult) -> str:
 
 
 def _headline(results: Sequence[SearchResult]) -> Headline:
-    """What was chosen for Asymmetric, else for Plain; of several searches, how many are complete."""
+    """The values chosen for Asymmetric, else for Plain; for several searches, how many are complete."""
     (first, *others) = results
     settings = first.chosen["asymmetric"] or first.chosen["plain"]
     if others or not settings:
@@ -148,7 +148,7 @@ def _accuracy(trial: Trial) -> Cell:
 
 
 def _figures(i: int, result: SearchResult) -> list[Figure]:
-    """One for each finished grid over one setting of more than one value."""
+    """One for each finished grid that varies a single setting."""
     figures = []
     for stage in result.stages:
         names = {name for trial in stage.trials for name in trial.settings}
@@ -159,7 +159,7 @@ def _figures(i: int, result: SearchResult) -> list[Figure]:
         title = f"{stage.stage.name.capitalize()} of {SIDES[trains]}: {label(result)}"
         dots = "; the dots are the seeds" if len(result.search.seeds) > 1 else ""
         caption = f"The ring marks the chosen value{dots}."
-        arch = re.sub(r"[^\w.-]", "-", result.search.base.arch)  # timm:resnet18 is no name of a file everywhere
+        arch = re.sub(r"[^\w.-]", "-", result.search.base.arch)  # not every system allows timm:resnet18 as a file name
         file = f"{arch}-{i}-{trains}-{name}"
         figures.append(Figure(file, title, [_accuracy_by_setting(stage, name)], caption=caption))
     return figures
@@ -168,7 +168,7 @@ def _figures(i: int, result: SearchResult) -> list[Figure]:
 def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
     """Validation accuracy over the values of one setting: the mean, each seed, and a ring around the chosen one.
 
-    The values stand side by side at equal distances, as a grid does: most grids are logarithmic, and some start at 0.
+    The values are evenly spaced, like the steps of a grid: most grids are logarithmic, and some start at 0.
     """
     values = [trial.settings[name] for trial in stage.trials]
     x = tuple(float(i) for i in range(len(values)))
@@ -185,7 +185,7 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
 
 
 def _ends(stage: StageResult) -> dict[str, str]:
-    """Chosen settings beyond which something could have been tried: below 0 nothing can."""
+    """Chosen settings at an end of their grid, beyond which more could have been tried; below 0 nothing can."""
     return {name: where for name, where in stage.edges.items() if where != "off"}
 
 

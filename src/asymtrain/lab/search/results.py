@@ -32,7 +32,7 @@ class Trial:
     @property
     def std(self) -> float | None:
         """Divided by the number of runs less one; None for a single one."""
-        from statistics import stdev  # here: fractions and decimals load with it, and few commands show a deviation
+        from statistics import stdev  # here: it loads fractions and decimals, and few commands show a deviation
 
         return stdev(self.accuracies_there) if len(self.accuracies_there) > 1 else None
 
@@ -51,14 +51,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class StageResult:
-    """A grid and what came of it."""
+    """A grid and its results."""
 
     stage: Stage
     trials: tuple[Trial, ...]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the highest mean accuracy, the first of equals; None where a run is missing."""
+        """The trial with the highest mean accuracy; ties go to the first. None while a run is missing."""
         complete = bool(self.trials) and not any(None in trial.accuracies for trial in self.trials)
         return max(self.trials, key=lambda trial: trial.mean or 0.0) if complete else None
 
@@ -97,7 +97,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Where a search stands."""
+    """The state of a search."""
 
     search: Search
     stages: tuple[StageResult, ...]  # the decided ones, and the ones under way
@@ -110,13 +110,13 @@ class SearchResult:
 
     @property
     def runs_left(self) -> int:
-        """How many runs it still takes at most; a later stage may share some with an earlier one."""
+        """How many runs are left at most; a later stage may share some with an earlier one."""
         later = [stage for stages in self.search.rounds for stage in stages][len(self.stages) :]
         return len(self.missing) + sum(len(stage.candidates) for stage in later) * len(self.search.seeds)
 
     @property
     def spec_ids(self) -> tuple[str, ...]:
-        """All runs that the known stages consist of, each once."""
+        """All runs of the known stages, each once."""
         ids = (spec_id for stage in self.stages for trial in stage.trials for spec_id in trial.spec_ids)
         return tuple(dict.fromkeys(ids))
 
@@ -135,7 +135,7 @@ class SearchResult:
 
 
 def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] = lambda: 0.0) -> SearchResult:
-    """Go through the stages as far as these runs (by spec id) reach. `chance` is asked only where a run diverged."""
+    """Go through the stages as far as these runs (by spec id) reach. `chance` is called only if a run diverged."""
     decided: dict[Variant, dict[str, float]] = {variant: {} for variant in BOTH}
     results: list[StageResult] = []
     missing: dict[str, RunSpec] = {}

@@ -27,9 +27,9 @@ def run_searches(
 ) -> list[SearchResult]:
     """Train the rounds of all searches side by side, each round in one call of `executors.execute`.
 
-    With a `store` the same call goes on where it stopped. After `minutes` the results say what is missing. `on_run`
-    is told of each run that was not stored, how many of its round are there, and how many the round has. `options` are
-    those of `execute`.
+    With a `store` the same call continues where it stopped. After `minutes` the results say what is missing. `on_run`
+    gets each run that was not stored, how many runs of its round are finished, and how many the round has. `options` go
+    to `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to read results
 
@@ -54,12 +54,12 @@ def run_searches(
 
 
 def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | None = None) -> list[SearchResult]:
-    """What a store says about these searches; nothing is trained."""
+    """What a store says about these searches; trains nothing."""
     return _drive(searches, lambda specs: stored_runs(store, (spec.id for spec in specs)), data_root)
 
 
 def chosen_values(folder: Path) -> list[SearchResult]:
-    """What the finished searches chose whose page lies in this folder."""
+    """What the finished searches chose whose page is in this folder."""
     file = folder / "search.json"
     try:
         searches = json.loads(file.read_bytes())["searches"]

@@ -28,7 +28,7 @@ class Stage:
     name: str  # what is searched
     trains: Variant  # whose runs are trained, with what was chosen for it before
     decides: tuple[Variant, ...]  # the variants that get the chosen settings
-    candidates: tuple[Settings, ...]  # of equals the earliest is chosen
+    candidates: tuple[Settings, ...]  # ties go to the earliest
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Search:
     start: Settings = field(default_factory=dict)  # of both variants until a stage decides them
     seeds: tuple[int, ...] = SEARCH_SEEDS  # of the search runs; never those of final runs
     epochs: int | None = None  # of the search runs; by default three quarters of the base's
-    # Trials that were asked for: a page replays its searches a hundred times, and each spec is checked anew.
+    # Cached trials: a page replays its searches a hundred times, and each new spec is validated.
     _tried: dict[tuple[Any, ...], list[RunSpec]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ def with_settings(spec: RunSpec, settings: Settings) -> RunSpec:
     for name, value in settings.items():
         if name in DEFAULTS:
             fields[name] = value
-        elif option_value(spec, name) != value:  # a default is not written down: the same run keeps the same id
+        elif option_value(spec, name) != value:  # a default is not written down, so that the same run keeps the same id
             fields["arch_options"] = options = {**options, name: value}
     return dataclasses.replace(spec, **fields)
 
@@ -98,7 +98,7 @@ def _check(search: Search) -> None:
         if not stage.candidates:
             raise UsageError(f"there is no {stage.name} to try: give one value or more")
         for candidate in stage.candidates:
-            search.trial_specs(stage.trains, candidate)  # a value that no run can have shows now
+            search.trial_specs(stage.trains, candidate)  # raises now for a value that no run can have
 
 
 def gold_standard(base: RunSpec, **options: Any) -> Search:
@@ -113,10 +113,10 @@ def gold_standard(base: RunSpec, **options: Any) -> Search:
 
 
 def dual_search(base: RunSpec, **options: Any) -> Search:
-    """Learning rate and weight decay for Plain and for Asymmetric, each by itself; options as in `gold_standard`.
+    """Learning rate and weight decay for Plain and for Asymmetric, separately; options as in `gold_standard`.
 
-    The paper does not say which alpha that search had. Asymmetric is searched at the base's alpha, and alpha last;
-    `alphas=()` leaves it at the base's.
+    The paper does not say which alpha that search used. Here Asymmetric is searched at the base's alpha, and alpha
+    last; `alphas=()` keeps the base's.
     """
     return _search("dual", base, {variant: (variant,) for variant in BOTH}, **options)
 
@@ -142,7 +142,7 @@ def _search(
     # The paper's alphas are linear for the MLP on CIFAR-10, else logarithmic.
     of_paper = grids.LINEAR_ALPHAS if (base.arch, base.dataset) == ("mlp", "cifar10") else grids.LOG_ALPHAS
     tried = one_by_one("alpha", of_paper if alphas is None else alphas)
-    if tried or strategy == "gold":  # a gold standard without alphas is refused, as a grid without values
+    if tried or strategy == "gold":  # a gold standard without alphas is refused, like a grid without values
         last = [Stage("alpha", "asymmetric", ("asymmetric",), tried)]
         if fair:
             last.append(Stage("regularisation", "plain", ("plain",), grids.plain_extras(base, len(tried))))

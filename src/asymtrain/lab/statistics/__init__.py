@@ -1,7 +1,7 @@
 """Numbers in, numbers out: intervals and tests over seeds, verdicts, bootstraps, effect sizes, corrections, power;
-`sequential` has the interval that may be looked at after every value.
+`sequential` has the interval that stays valid when one looks after every value.
 
-`estimates` has means that leave out what is undefined; `asymtrain.lab.comparisons` applies all this to rows of runs.
+`estimates` has means that leave out undefined values; `asymtrain.lab.comparisons` applies all this to rows of runs.
 """
 
 from asymtrain.lab.statistics.bootstraps import bootstrap_images, bootstrap_seeds, unpack_answers

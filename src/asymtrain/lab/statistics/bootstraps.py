@@ -19,7 +19,7 @@ def bootstrap_seeds(
 ) -> tuple[float, float]:
     """BCa interval, over seeds drawn as pairs, of the mean difference in percent of Plain's mean.
 
-    Plain's mean is drawn along: the t interval takes it as known.
+    Plain's mean is resampled too, while the t interval takes it as known.
     """
     before, after = np.asarray(plain, float), np.asarray(asymmetric, float)
     if before.shape != after.shape or before.ndim != 1 or len(before) < 2:
@@ -27,10 +27,10 @@ def bootstrap_seeds(
     if not before.mean():
         raise UsageError("Plain got no image right, so an improvement cannot be given as a share of it")
     ratio = 100 * float(after.mean() - before.mean()) / float(before.mean())
-    # Without spread in the change every draw gives the same number, and BCa divides by that spread.
+    # Without spread in the change every resample gives the same number, and BCa divides by that spread.
     if np.std(after - (1 + ratio / 100) * before) <= ROUNDING:
         return ratio, ratio
-    from scipy import stats  # takes half a second to load; many commands never ask
+    from scipy import stats  # takes half a second to load; many commands never need it
 
     interval = stats.bootstrap(
         (before, after),
@@ -70,7 +70,7 @@ def bootstrap_images(
         raise UsageError("answers of Plain and Asymmetric must have one shape, (seeds, images)")
     seeds, images = plain.shape
     drawn = _draw_images(images, draws, seed)
-    right = np.concatenate([plain, asymmetric]).astype(np.float32)  # whose sums of counts are exact
+    right = np.concatenate([plain, asymmetric]).astype(np.float32)  # float32 sums of counts are exact
     counts = np.concatenate([part.astype(np.float32) @ right.T for part in np.array_split(drawn, 1 + draws // 100)])
     counts = counts.reshape(draws, 2, seeds)
     before, after = counts.mean(axis=2, dtype=np.float64).T
@@ -81,9 +81,9 @@ def bootstrap_images(
     return float(low), float(high)
 
 
-@lru_cache(maxsize=4)  # 20 MB for a test set of 10,000; the cells of a table ask for the same ones
+@lru_cache(maxsize=4)  # 20 MB for a test set of 10,000; a table's cells ask for the same draws
 def _draw_images(images: int, draws: int, seed: int) -> NDArray[np.uint8]:
-    """How often each image is in a draw, (draws, images)."""
+    """How often each draw contains each image, (draws, images)."""
     rng = np.random.default_rng(seed)
     drawn = np.empty((draws, images), np.uint8)
     for draw in range(draws):

@@ -1,8 +1,8 @@
 """The verdicts of every comparison of training with branches and without, and the rule that gives them.
 
-`decide` is for numbers in points of accuracy, or in any other unit that the margin shares. What surrounds it belongs to
-the caller: the number of seeds, the correction of p, and the margin. docs/glossary.md has the list
-as a table. The paper's claims have words of their own, by the same `direction` and `is_within`.
+`decide` takes points of accuracy, or any other unit that the margin shares. The caller chooses the number of seeds, the
+correction of p, and the margin. docs/glossary.md has the list as a table. The paper's claims have other words, based on
+the same `direction` and `is_within`.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from typing import Literal, get_args
 
 Verdict = Literal[
     "helps",  # the interval lies above 0, or p is below the level
-    "likely helps",  # inconclusive, but above 0 on average; only from `tune`, as is the next
+    "likely helps",  # inconclusive, but above 0 on average; only from `tune`, like the next
     "no meaningful difference",  # the interval lies within the margin
-    "harmless",  # only its lower end does
+    "harmless",  # only the lower end lies within the margin
     "likely hurts",
     "hurts",
     "inconclusive",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Reason = Literal["clear", "margin", "wide", "single seed", "few seeds", "no spread"]
-FEWEST = 5  # seeds for an effect: an interval of fewer depends on the unknown shape of the distribution
+FEWEST = 5  # seeds for an effect: with fewer, an interval depends on the unknown shape of the distribution
 LEVEL = 0.05  # of p
 COLOURS = {"helps": "good", "hurts": "bad"}
 
@@ -44,8 +44,8 @@ def decide(
 ) -> Decision:
     """The verdict on a mean difference over `n` pairs and its interval, which is None without spread.
 
-    With `p`, which a caller corrects for a family of tests, p says whether there is an effect, in place of the
-    interval. Without spread there is no test, and with a margin the difference alone is held beside it.
+    With `p`, which a caller corrects for a family of tests, p decides whether there is an effect, instead of the
+    interval. Without spread there is no test, and the difference alone is compared with the margin, if there is one.
     """
     if n < fewest:
         return Decision("inconclusive", "single seed" if n == 1 else "few seeds")
@@ -65,7 +65,7 @@ def decide(
 
 
 def direction(low: float, high: float) -> int:
-    """The sign of an interval that excludes 0; 0 where it does not."""
+    """The sign of an interval that excludes 0, else 0."""
     return (low > 0) - (high < 0)
 
 
@@ -75,5 +75,5 @@ def is_within(low: float, high: float, margin: float) -> bool:
 
 
 def colour_of(verdict: str) -> str:
-    """The colour of a verdict by its role: good, bad, or soft where neither is clear."""
+    """The role of a verdict's colour: good, bad, or soft if neither is clear."""
     return COLOURS.get(verdict, "soft")

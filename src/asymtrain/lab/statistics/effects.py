@@ -2,7 +2,7 @@
 
 - Cohen's d, named by its kind: papers that print "d" mean one of these, and they differ by a factor.
 - Corrections for many tests. A family is what is read together: a table's cells.
-- What a number of seeds can detect: it belongs beside an unclear result.
+- What a number of seeds can detect: report it beside an unclear result.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ WORDS = ((0.8, "large"), (0.5, "medium"), (0.2, "small"))
 
 
 def cohen_d_z(plain: Sequence[float], asymmetric: Sequence[float]) -> float | None:
-    """Mean difference over the deviation of the differences: what the paired test sees. None without spread."""
+    """Mean difference over the deviation of the differences, as the paired test uses it. None without spread."""
     return _ratio(plain, asymmetric, _deviation(np.asarray(asymmetric, float) - np.asarray(plain, float)))
 
 
 def cohen_d_av(plain: Sequence[float], asymmetric: Sequence[float]) -> float | None:
-    """Mean difference over the mean of both sides' deviations: what the usual words are for. None without spread."""
+    """Mean difference over the mean of both sides' deviations, which the usual words refer to. None without spread."""
     return _ratio(plain, asymmetric, (_deviation(plain) + _deviation(asymmetric)) / 2)
 
 
@@ -51,9 +51,9 @@ def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[flo
 def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
     """Holm's step-down p: as safe as Bonferroni's and never larger.
 
-    Where the family has more tests than p values are known, the missing ones count as 1: the known ones are
-    then corrected at least as hard as they would be. Written out, since statsmodels' `multipletests` collects garbage
-    at every call; a test compares them.
+    If the family has more tests than known p values, the missing ones count as 1: the known ones are then corrected at
+    least as strongly as with all. Written here, since statsmodels' `multipletests` collects garbage at every call; a
+    test compares them.
     """
     size = _family_size(p_values, family)
     p = np.array([*p_values, *[1.0] * (size - len(p_values))], float)
@@ -72,7 +72,7 @@ def _family_size(p_values: Sequence[float], family: int | None) -> int:
 @cache  # one root search for all cells of a table
 def minimum_detectable_d(n: int, power: float = 0.8, alpha: float = 0.05, family: int = 1) -> float:
     """The least |d_z| that a two-tailed paired t-test of `n` pairs finds with this power, Bonferroni over `family`."""
-    from statsmodels.stats.power import TTestPower  # takes seconds to load; most commands never ask
+    from statsmodels.stats.power import TTestPower  # takes seconds to load; most commands never need it
 
     if n < 2:
         raise UsageError("a paired test needs two pairs or more: train more seeds")
@@ -82,7 +82,7 @@ def minimum_detectable_d(n: int, power: float = 0.8, alpha: float = 0.05, family
 def minimum_detectable_improvement(
     plain: Sequence[float], asymmetric: Sequence[float], power: float = 0.8, alpha: float = 0.05, family: int = 1
 ) -> float | None:
-    """The same in percent of Plain's mean, at the spread of these pairs; None where Plain got nothing right."""
+    """The same in percent of Plain's mean, at the spread of these pairs; None if Plain got nothing right."""
     base = float(np.mean(plain))
     spread = float(np.std(np.asarray(asymmetric, float) - np.asarray(plain, float), ddof=1))
     return 100 * minimum_detectable_d(len(plain), power, alpha, family) * spread / base if base else None

@@ -1,4 +1,4 @@
-"""A mean over runs with its interval, where what is undefined stays out and `n` says how many are in; calibration."""
+"""A mean over runs with its interval, without undefined values (`n` counts the others); calibration."""
 
 import math
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from asymtrain.intervals import ANYTHING, Bounds, cut, deviation, mean, student_interval
 
 SHARES: Bounds = (0.0, 1.0)  # accuracies as well
-DIFFERENCES: Bounds = (-1.0, 1.0)  # of two shares
+DIFFERENCES: Bounds = (-1.0, 1.0)  # between two shares
 POSITIVE: Bounds = (0.0, math.inf)
 CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean, standard deviation and t interval over `n` values; `None` where there are too few for it."""
+    """Mean, standard deviation and t interval over `n` values; `None` if there are too few for it."""
 
     n: int
     mean: float | None
@@ -29,9 +29,9 @@ class Estimate:
 def estimate(values: Iterable[float | None], confidence: float = 0.95, within: Bounds = ANYTHING) -> Estimate:
     """The mean of the values that are not None, with its t interval.
 
-    The interval is cut at the least and the largest value that the quantity can have (`within`; see `cut`). On a
-    logarithmic scale the interval of a positive quantity would stay above 0 by itself, but it would be one of the
-    geometric mean, and not of the mean that is shown.
+    The interval is clipped to the smallest and largest possible value (`within`; see `cut`). On a logarithmic scale, a
+    positive quantity's interval would stay above 0 by itself, but it would belong to the geometric mean instead of the
+    mean that is shown.
     """
     numbers = [float(value) for value in values if value is not None]
     centre, spread = mean(numbers), deviation(numbers)
@@ -42,9 +42,9 @@ def estimate(values: Iterable[float | None], confidence: float = 0.95, within: B
 
 
 def calibration_error(confidence: NDArray[np.floating], right: NDArray[np.bool_]) -> float | None:
-    """Expected calibration error: how far confidence and accuracy are apart in bins of equal width, by their sizes.
+    """Expected calibration error: the distance of confidence and accuracy in bins of equal width, weighted by size.
 
-    None of a run that diverged, whose confidence is no number.
+    None for a diverged run, whose confidence is not a number.
     """
     if not np.isfinite(confidence).all():
         return None

@@ -1,7 +1,7 @@
-"""Intervals and tests of a mean over seeds, such as that of paired differences.
+"""Intervals and tests of a mean over seeds, such as the mean of paired differences.
 
-Without spread there is nothing to divide by, and the answer is exact: the interval is a point, and p is 1 where the
-mean is 0 and 0 where it is not.
+Without spread there is nothing to divide by, and the answer is exact: the interval is a point, and p is 1 if the mean
+is 0, else 0.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Interval:
 def t_interval(values: Sequence[float], confidence: float = 0.95, family: int = 1) -> Interval:
     """The mean of `values` and its t interval, Bonferroni-corrected for a family of tests.
 
-    Of paired differences this is the paired t-test.
+    For paired differences this is the paired t-test.
     """
     if not 0 < confidence < 1 or family < 1:
         raise UsageError(f"confidence lies between 0 and 1, a family has 1 test or more: got {confidence}, {family}")
@@ -45,7 +45,7 @@ def t_interval(values: Sequence[float], confidence: float = 0.95, family: int = 
 def equivalence_p(values: Sequence[float], margin: float) -> float:
     """Twice the larger p of "the mean is not above -margin" and "not below margin".
 
-    Below 1 - confidence exactly where the t interval of that confidence lies within the margin on both sides of 0.
+    Below 1 - confidence exactly if the t interval of that confidence lies within the margin on both sides of 0.
     """
     mean, error, n = _mean_and_error(values)
     if error <= ROUNDING:
@@ -55,22 +55,22 @@ def equivalence_p(values: Sequence[float], margin: float) -> float:
 
 
 def wilcoxon_p(differences: Sequence[float]) -> float | None:
-    """Two-tailed Wilcoxon signed-rank p, zeros left out; None where fewer than 6 differences are left.
+    """Two-tailed Wilcoxon signed-rank p without zeros; None if fewer than 6 differences are left.
 
     Exact without ties, and with ties up to 13 differences (every sign is tried); beyond that from 9999 drawn signs.
     """
-    # Differences that are equal as counts of images differ in their last bits: rounding makes them ties again.
+    # Differences that are equal as counts of images may differ in their last bits: rounding makes them ties again.
     sample = np.round(np.asarray(differences, float), 12)
     sample = sample[sample != 0]
     if len(sample) < LEAST_WILCOXON:
         return None
     values, positions, counts = np.unique(np.abs(sample), return_inverse=True, return_counts=True)
     if len(sample) <= MOST_SIGNED:
-        ranks = (2 * np.cumsum(counts) - counts + 1)[positions]  # twice the mean rank of equal ones, a whole number
+        ranks = (2 * np.cumsum(counts) - counts + 1)[positions]  # twice the mean rank of ties, a whole number
         signs = np.arange(2 ** len(sample))[:, None] >> np.arange(len(sample)) & 1
         sums, ours = signs @ ranks, ranks[sample > 0].sum()
         return min(1.0, 2 * float(min(np.mean(sums <= ours), np.mean(sums >= ours))))
-    from scipy import stats  # takes a second to load; most commands never ask
+    from scipy import stats  # takes a second to load; most commands never need it
 
     method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
     return float(stats.wilcoxon(sample, method=method if len(values) < len(sample) else "exact").pvalue)
@@ -87,7 +87,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def _t_tail(t: float, freedom: float) -> float:
-    """What `scipy.stats.t.sf` gives, without scipy.stats, which takes a second to load."""
+    """Equals `scipy.stats.t.sf`, without scipy.stats, which takes a second to load."""
     from scipy.special import stdtr
 
     return float(stdtr(freedom, -t))

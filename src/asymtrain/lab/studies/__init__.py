@@ -6,7 +6,7 @@
     snapshot    what a store holds, read once
     paper/ practice/ default/
 
-A study is a package whose `__init__` has its `STUDY`, and a line in `STUDIES`: it becomes a command with `list`, `run`,
+A study is a package whose `__init__` has its `STUDY`, and a line in `STUDIES`: that makes a command with `list`, `run`,
 `next` and `show`.
 """
 
@@ -25,6 +25,6 @@ STUDIES: dict[str, str] = {
 
 
 def load_study(name: str) -> "StudyOfBlocks":
-    """Loads nothing heavy: help does not wait for torch or numpy."""
+    """Load nothing heavy: help does not wait for torch or numpy."""
     study: StudyOfBlocks = import_module(STUDIES[name]).STUDY
     return study

@@ -2,7 +2,7 @@
 
 A round trains everything that can be named now, in one call of `executors.execute`, so that runs of several parts share
 stacks; the next round knows more (what a selection or a search chose). What was stored is never done twice, so the
-same call goes on where the last one stopped.
+same call continues where the last one stopped.
 """
 
 import math
@@ -25,14 +25,14 @@ Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks
 
 @dataclass(frozen=True)
 class Left:
-    """How far some parts are: what the store holds of them and what not, as far as it can be named."""
+    """The state of some parts: what the store holds of them and what is missing, as far as it can be named."""
 
     stored: tuple[RunSpec, ...]
     specs: tuple[RunSpec, ...]
     measurements: tuple[Any, ...]
     measured: int  # how many measurements are stored
-    later: int  # runs that wait for others, at most
-    stand_ins: tuple[RunSpec, ...]  # for some of these
+    later: int  # the largest number of runs that wait for others
+    stand_ins: tuple[RunSpec, ...]  # specs in place of some of the later runs
     waits_for: tuple[Any, ...]
 
     @property
@@ -41,7 +41,7 @@ class Left:
 
     @property
     def to_train(self) -> tuple[RunSpec, ...]:
-        """What a time can be given for: missing specs, and stand-ins."""
+        """Specs whose time can be estimated: missing ones, and stand-ins."""
         return (*self.specs, *self.stand_ins)
 
     @property
@@ -51,7 +51,7 @@ class Left:
 
     @property
     def progress(self) -> dict[str, int]:
-        """How many runs (at most) and measurements it takes, and how many of them are there."""
+        """How many runs (at most) and measurements are needed, and how many are stored."""
         return {
             "runs_needed": len(self.stored) + self.runs,
             "runs_there": len(self.stored),
@@ -74,7 +74,7 @@ def joined(several: Iterable[Needs]) -> Needs:
 
 
 def missing_of(needs: Needs, snapshot: Snapshot) -> Left:
-    """What the store does not hold of these needs."""
+    """What the store lacks of these needs."""
     measurements = tuple(
         measuring for measuring in needs.measurements if snapshot.values(measuring.spec, measuring.name) is None
     )
@@ -90,7 +90,7 @@ def missing_of(needs: Needs, snapshot: Snapshot) -> Left:
 
 
 def missing(study: StudyOfBlocks, parts: Iterable[Any], scope: Any, snapshot: Snapshot) -> Left:
-    """What the store does not hold of these parts of blocks."""
+    """What the store lacks of these parts of blocks."""
     return missing_of(joined(study.needs(part, scope, snapshot) for part in parts), snapshot)
 
 
@@ -98,7 +98,7 @@ def missing(study: StudyOfBlocks, parts: Iterable[Any], scope: Any, snapshot: Sn
 
 
 def get_block(study: StudyOfBlocks, *names: str) -> Block:
-    """The block of this name; of several names, one that holds them all, in this order."""
+    """The block of this name; for several names, one that holds them all, in this order."""
     for name in names:
         if name not in study.blocks:
             raise unknown_name(study.blocks_are, name, study.blocks)
@@ -120,7 +120,7 @@ def first_unfinished(study: StudyOfBlocks, scope: Any, snapshot: Snapshot) -> Bl
 
 
 def listing(study: StudyOfBlocks, scope: Any, snapshot: Snapshot, workers: Workers) -> list[dict[str, Any]]:
-    """Each block: how far it is, how long its runs took and the rest takes, and the command that does it."""
+    """Each block: its progress, how long its runs took and the rest takes, and the command that does it."""
     rows, counted_ids = list[dict[str, Any]](), set[str]()  # a run that several blocks need is counted in the first
     for block in study.blocks.values():
         own = block.scope(scope)
@@ -128,7 +128,7 @@ def listing(study: StudyOfBlocks, scope: Any, snapshot: Snapshot, workers: Worke
         new_ids = {spec.id for spec in left.stored} - counted_ids
         counted_ids |= new_ids
         counts: dict[str, float] = {**left.progress}
-        if not study.measures:  # else it would take more than its runs did
+        if not study.measures:  # otherwise it would take more than its runs did
             counts = {name: count for name, count in counts.items() if "runs" in name}
             counts["seconds_taken"] = math.fsum(snapshot.runs[spec_id].seconds for spec_id in new_ids)
         rated = has_rates(left.to_train, snapshot, workers[0]) and study.is_rated(own, snapshot, workers[0])
@@ -153,7 +153,7 @@ def listing(study: StudyOfBlocks, scope: Any, snapshot: Snapshot, workers: Worke
 def seconds_left(
     study: StudyOfBlocks, scope: Any, left: Left, snapshot: Snapshot, workers: Workers
 ) -> tuple[float, str]:
-    """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
+    """Wall time of what is missing, and the basis of the estimate. Runs without a name yet count as average runs."""
     small, specs = study.is_small(scope), left.to_train
     runs = estimate(specs, snapshot, *workers, small)
     seconds = 0.0 if left.is_empty else START[workers[0]]
@@ -182,7 +182,7 @@ def plan_sentence(study: StudyOfBlocks, scope: Any, left: Left, snapshot: Snapsh
 def check_ready(study: StudyOfBlocks, name: str, parts: Sequence[Any], left: Left, data_root: Path | None) -> None:
     """Refuse parts that wait for others, or whose data cannot be read, before anything is trained.
 
-    What waits for a search needs the search's data.
+    Parts that wait for a search need the search's data.
     """
     from asymtrain.lab.engine import load_for
 
@@ -200,7 +200,7 @@ def check_ready(study: StudyOfBlocks, name: str, parts: Sequence[Any], left: Lef
 
 @dataclass(frozen=True)
 class Done:
-    """How a call ended: what the store holds and what is left, and whether the user ended it."""
+    """How a call ended: what the store holds, what is left, and whether the user ended it."""
 
     snapshot: Snapshot
     left: Left
@@ -224,13 +224,13 @@ def run_parts(
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
 
-    `snapshot` is what the store holds, if it was just read: with half a million epochs that takes seconds. `on_round`
-    is called before each round but the first. `options` are those of `execute`.
+    `snapshot` is what the store holds, if it was just read: reading half a million epochs takes seconds. `on_round` is
+    called before each round but the first. `options` go to `execute`.
     """
-    from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
+    from asymtrain.lab import executors  # here: torch is loaded only to train
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    tried: set[str] = set()  # a training that failed is not asked for again in this call
+    tried: set[str] = set()  # a failed training is not tried again in this call
     interrupted = False
     snapshot = read_store(store) if snapshot is None else snapshot
     left = missing(study, parts, scope, snapshot)
@@ -262,7 +262,7 @@ def run_parts(
 
 
 def _until(deadline: float | None, results: Iterator[Any]) -> Iterator[Any]:
-    """What is taken until time is over; a measurement that has begun is finished."""
+    """The results that come before the deadline; a measurement that has begun is finished."""
     while _seconds_to(deadline) > 0 and (measured := next(results, None)) is not None:
         yield measured
 

@@ -1,4 +1,4 @@
-"""What a store knows of the runs and measurements of a study, read once."""
+"""The runs and measurements that a store holds of a study, read once."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, store_exists
 
 
-@dataclass(frozen=True, eq=False)  # one is itself alone, so that what is computed of it can be cached
+@dataclass(frozen=True, eq=False)  # compared by identity, so that computed results can be cached
 class Snapshot:
     """Runs by spec id, measured values by spec id and name, and the versions behind each run."""
 
@@ -25,7 +25,7 @@ class Snapshot:
 
 
 def read_store(path: Path, epochs_of: Callable[[RunSpec], bool] | None = None) -> Snapshot:
-    """What the store at `path` holds; nothing where there is no store. `epochs_of` as in `Store.records`."""
+    """What the store at `path` holds; empty without a store. `epochs_of` as in `Store.records`."""
     if not store_exists(path):
         return Snapshot()
     with Store(path, read_only=True) as store:

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Needs:
-    """Runs and measurements, as far as stored runs name them."""
+    """The runs and measurements that can be named from the stored runs."""
 
     specs: "tuple[RunSpec, ...]" = ()
     measurements: tuple[Any, ...] = ()  # each with its `spec`, its `name` in the store and its `title`
     # How many runs (at most) wait for others before they can be named. Each group has a backbone and a name, so
     # that what several parts wait for is counted once.
     later: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    # More of them, as specs that take as long.
+    # More such runs, as specs that take as long.
     stand_ins: "tuple[RunSpec, ...]" = ()
-    waits_for: tuple[Any, ...] = ()  # parts of other blocks that must be finished before
+    waits_for: tuple[Any, ...] = ()  # parts of other blocks that must be finished first
 
 
 @dataclass(frozen=True)
 class Block:
-    """Parts that are trained together and stored by themselves. Stored runs count, whichever command trained them.
+    """Parts that are trained together and stored separately. Stored runs count, whichever command trained them.
 
-    A part has a `title` and, unless its study's `needs` says it, a function `needs(scope, snapshot)`. Equal parts are
-    one.
+    A part has a `title` and a function `needs(scope, snapshot)`, unless its study's `needs` handles it. Equal parts
+    count as one.
     """
 
     name: str
@@ -58,43 +58,43 @@ class Block:
 
 
 class StudyOfBlocks(ABC):
-    """A study whose commands are in a file of its name in lab/cli. Its docstring is their help."""
+    """A study whose commands are in the file of its name in lab/cli. Its docstring is their help."""
 
     name: ClassVar[str]  # of its command, its page and its folder
     blocks_are: ClassVar[str] = "block"  # in the error about an unknown one
     in_results: ClassVar[str] = ""  # folders of results/ that hold its rows
     file_option: ClassVar[tuple[str, str] | None] = None  # of `show`: files that its page also reads, and their help
-    measures: ClassVar[bool] = False  # does it measure states, beside training?
+    measures: ClassVar[bool] = False  # does it measure states, in addition to training?
     run_block: ClassVar[str] = "run"  # the words of the command that does a block
 
     @property
     @abstractmethod
     def blocks(self) -> Mapping[str, Block]:
-        """In the order in which they are done."""
+        """The blocks in the order in which they are done."""
 
     @abstractmethod
     def scope(self, *, quick: bool = False) -> Any:
-        """How large it is; `quick` is tiny, to try the commands."""
+        """The study's size; `quick` is tiny, to try the commands."""
 
     def needs(self, part: Any, scope: Any, snapshot: "Snapshot") -> Needs:
-        """What a part of a block needs, by how large the study is and by what the store holds."""
+        """What a part of a block needs, given the study's size and what the store holds."""
         needs: Needs = part.needs(scope, snapshot)
         return needs
 
     def chooses_by(self, spec: "RunSpec") -> bool:
-        """Can the epochs of such a run change what blocks need? A list of blocks reads no others."""
+        """Can the epochs of this run change what blocks need? A list of blocks reads only the epochs of such runs."""
         return True
 
     def row(self, block: Block) -> dict[str, Any]:
-        """What else the list of blocks has as JSON."""
+        """Further JSON fields of a block for the list of blocks."""
         return {}
 
     def is_small(self, scope: Any) -> bool:
-        """Are its networks those of the scale `quick`, which train at rates of their own?"""
+        """Are its networks those of the scale `quick`, which train at different speeds?"""
         return False
 
     def is_rated(self, scope: Any, snapshot: "Snapshot", device: str) -> bool:
-        """Is it known how fast this device trains in the scope's precision?"""
+        """Is this device's training speed known in the scope's precision?"""
         return True
 
     def measure(
@@ -110,7 +110,7 @@ class StudyOfBlocks(ABC):
 
 
 class Study(StudyOfBlocks):
-    """One with the usual commands: `list`, `run`, `next`, and `show`, which writes its page."""
+    """A study with the usual commands: `list`, `run`, `next`, and `show`, which writes its page."""
 
     @abstractmethod
     def page(self, scope: Any, snapshot: "Snapshot", files: Sequence[Path] = ()) -> Page:

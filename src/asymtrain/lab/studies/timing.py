@@ -1,4 +1,4 @@
-"""How long runs will take: by like runs of the store, else by a rule of thumb."""
+"""How long runs will take: by similar runs in the store, else by a rule of thumb."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ from asymtrain.lab.data import registry, shapes
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.studies.snapshot import Snapshot
 
-# Images a second that the engine trains, summed over the runs of a stack: results/benchmarks/ has the measurements
-# (stack-h200.txt, bf16; stack-cpu.txt, a core in float32). For other devices a guess, for small networks a low one
+# Images a second that the engine trains, summed over the runs of a stack, as measured in results/benchmarks/
+# (stack-h200.txt, bf16; stack-cpu.txt, a core in float32). A guess for other devices, and low for small networks
 RULE = {
     "cuda": {"mlp": 18e6, "cnn": 169e3, "vit": 227e3},
     "cpu": {"mlp": 20e3, "cnn": 37e0, "vit": 121e0},
@@ -20,18 +20,18 @@ SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
 # Seconds before the first step: torch is loaded, workers start, and on a GPU compiled code is loaded from the cache
 # (docs/performance.md).
 START = {"cuda": 20.0, "cpu": 10.0}
-PASSES = 3  # forward passes in the time of a training step
-BOTH = 1.9  # times as long is a step that takes both gradients (noise, gated): ViT-Tiny, MLP-Mixer (practice-signal)
+PASSES = 3  # a training step takes as long as this many forward passes
+BOTH = 1.9  # how much longer a step with both gradients takes (noise, gated): ViT-Tiny, MLP-Mixer (practice-signal)
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds of wall time, and how many of the runs were like a stored one."""
+    """Seconds of wall time, and how many of the runs resemble a stored one."""
 
     seconds: float
     runs: int
     like: int
-    rates: str = ""  # of which precision the rule's rates are, where it is not that of the runs
+    rates: str = ""  # the precision of the rule's rates, if the runs have another
 
     @property
     def basis(self) -> str:
@@ -48,7 +48,7 @@ def class_count(spec: RunSpec) -> int:
 
 
 def image_counts(spec: RunSpec) -> tuple[int, int]:
-    """Images to train and to test on; where a source does not tell, as many as `shapes` has."""
+    """Images to train and to test on; as many as `shapes` has if a source does not tell."""
     size = registry.size_of(spec.dataset, dict(spec.dataset_options))
     return (size and size.train) or shapes.SIZE, (size and size.test) or shapes.TEST_SIZE
 
@@ -58,7 +58,7 @@ def count_test_images(spec: RunSpec) -> int:
 
 
 def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
-    """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
+    """The cost of a run in trained images: an evaluated image takes a forward pass alone."""
     total, tested = image_counts(spec)
     total = total if spec.per_class is None else spec.per_class * class_count(spec)
     split = spec.validation == "split"
@@ -69,7 +69,7 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
 
 
 def estimate(specs: Sequence[RunSpec], snapshot: Snapshot, device: str, workers: int, small: bool) -> TimeEstimate:
-    """Wall time of these runs on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
+    """Wall time of these runs on `workers` workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
     rates, of_models = _known_rates(snapshot, device)
     rule = SMALL if small and device == "cpu" else RULE[device]
     known_rates = [rates.get(_kind(spec)) for spec in specs]
@@ -87,7 +87,7 @@ def estimate(specs: Sequence[RunSpec], snapshot: Snapshot, device: str, workers:
 
 
 def is_timed(run: Run, device: str) -> bool:
-    """Does the run tell a rate of this kind of device?"""
+    """Does the run show a rate for this kind of device?"""
     return (run.device == "cpu") == (device == "cpu") and run.seconds > 0
 
 
@@ -96,11 +96,11 @@ def has_rates(specs: Iterable[RunSpec], snapshot: Snapshot, device: str) -> bool
     return {spec.arch for spec in specs} <= {*RULE[device], *_known_rates(snapshot, device)[1]}
 
 
-@lru_cache(maxsize=1)  # a list asks for those of one store many times
+@lru_cache(maxsize=1)  # a list asks for one store's rates many times
 def _known_rates(snapshot: Snapshot, device: str) -> tuple[Mapping[tuple[object, ...], float], Mapping[str, float]]:
     """Images a second of each kind of run, and of each model; a run's seconds are its share of its stack's.
 
-    Of the fastest: slower ones were short, in a small stack, or beside other work on the device.
+    The fastest run counts: slower ones were short, in a small stack, or beside other work on the device.
     """
     rates, of_models = defaultdict[tuple[object, ...], float](float), defaultdict[str, float](float)
     for run in snapshot.runs.values():
@@ -116,5 +116,5 @@ def _kind(spec: RunSpec) -> tuple[object, ...]:
 
 
 def takes_both(spec: RunSpec) -> bool:
-    """Does every step take the gradients of both objectives by themselves?"""
+    """Does every step compute the gradients of both objectives separately?"""
     return spec.signal in ("noise", "gated")

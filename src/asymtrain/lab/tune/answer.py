@@ -29,10 +29,10 @@ class Tuned:
     """What `tune` found. Printed, it is the verdict in a sentence, and the next step."""
 
     race: Race
-    timing: Timing | None  # None where the time was over before an epoch could be timed
+    timing: Timing | None  # None if the time was over before an epoch could be timed
     runs: tuple[Run, ...]
-    layers: tuple[str, ...]  # where the branches of the answer are
-    snippet: str  # code that attaches them; empty unless they help, or likely do
+    layers: tuple[str, ...]  # the layers of the answer's branches
+    snippet: str  # code that attaches them; empty unless they help or likely help
     held_out: int  # validation images of a run of the race
     test_images: int
     removal: Removal | None = None  # the check of the snippet
@@ -48,7 +48,7 @@ class Tuned:
 
     @property
     def reason(self) -> str:
-        """Why, in words."""
+        """Why this verdict, in words."""
         return self.race.ruling.reason
 
     @property
@@ -79,7 +79,7 @@ class Tuned:
 
     @property
     def evidence(self) -> str:
-        """What the headline is from: the branches, the interval, how it was trained, and why this verdict."""
+        """What the headline rests on: the branches, the interval, how it was trained, and why this verdict."""
         pairs, base = self.pairs, self.race.base
         training = f"trained with {training_words(base, pairs.epochs if pairs.n else base.epochs)}"
         if not pairs.n:
@@ -96,7 +96,7 @@ class Tuned:
 
     @property
     def more(self) -> tuple[str, ...]:
-        """Further sentences: on other learning rates, on the race, and at last the next step."""
+        """Further sentences: on other learning rates, on the race, and finally the next step."""
         return tuple(filter(None, [_rate_words(self.race), _race_words(self.race), self.next_step]))
 
     @property
@@ -127,7 +127,7 @@ class Tuned:
 
     @property
     def minutes_needed(self) -> int | None:
-        """How many more minutes would decide, by the mean and the variance so far; None if that is unknown."""
+        """How many more minutes would decide it, by the mean and the variance so far; None if that is unknown."""
         pairs, plan, timing = self.race.best, self.race.plan, self.timing
         if not self.race.is_open or timing is None or plan is None:
             return None
@@ -138,7 +138,7 @@ class Tuned:
         if needed is None:
             return None
         more, epochs = max(1, needed - (pairs.n if pairs.epochs == plan.epochs else 0)), plan.epochs
-        if 2 * epochs <= all_epochs:  # too short to settle it: in so many minutes longer ones begin anew
+        if 2 * epochs <= all_epochs:  # too short to settle it: the added minutes begin longer pairs anew
             more, epochs = max(needed, RULE.pairs), all_epochs
         return math.ceil((2 * more * epochs * timing.epoch / RULE.used + timing.start) / 60)
 
@@ -184,7 +184,7 @@ class Tuned:
 
 
 def training_words(base: RunSpec, epochs: int) -> str:
-    """What decides a result, in the first line of every answer."""
+    """The settings that decide a result, for the first line of every answer."""
     rate = f"learning rate {base.learning_rate:.3g}"
     return f"batch {base.batch}, {rate}, {counted(epochs, 'epoch')} and {base.precision}"
 
@@ -251,7 +251,7 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
 
 
 def tune_tables(result: Tuned) -> list[Table]:
-    """The pairs, the race and the check of the removal, where there are any."""
+    """The tables of the pairs, the race and the check of the removal, where there are any."""
     tables = [pairs_table(result)] if result.pairs.n else []
     tables += [race_table(result)] if any(pairs.n for rung in result.race.rungs for pairs in rung) else []
     return [*tables, removal_table(result.removal)] if result.removal is not None else tables
@@ -300,7 +300,7 @@ def race_table(result: Tuned) -> Table:
 
 
 def _terms(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """What words in the names of these candidates mean."""
+    """Explains the words in the names of these candidates."""
     if any(candidate.bias == "prior" for candidate in candidates):
         yield "Prior bias: a branch begins at the classes' shares."
     if any(candidate.layers != "all" for candidate in candidates):
@@ -333,7 +333,7 @@ def tune_figures(result: Tuned) -> list[Figure]:
     """The figures, the pairs first."""
     figures = [_curves(result)] if result.pairs.n else []
     rungs, bars = result.race.rungs, []
-    if len(rungs) < 2 or not rungs[-1][0].n:  # of a single rung the folded table says enough
+    if len(rungs) < 2 or not rungs[-1][0].n:  # for a single rung the folded table is enough
         return figures
     for pairs in rungs[-1]:
         low, high = pairs.interval or (None, None)

@@ -1,4 +1,4 @@
-"""What is asked: do these branches, or others, end above the baseline in this training? And the runs that answer it."""
+"""The question: do these branches, or others, end above the baseline in this training? And the runs that answer it."""
 
 import dataclasses
 import functools
@@ -10,14 +10,14 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import RunSpec
 
-EPOCHS = 30  # of the training that is asked about, where nobody says
-MINUTES = 30.0  # for the answer, likewise
-# The first seed of each part; no study and no search has them. The race chooses on seeds of its own, and so each
-# interval is of pairs that took no part in a choice. Of the pairs, which come last, there is no limit.
+EPOCHS = 30  # of the training in question, by default
+MINUTES = 30.0  # for the answer, by default
+# The first seed of each part; no study and no search uses them. The race chooses on seeds of its own, so pairs that
+# took part in a choice are in no interval. The pairs come last, since their number has no limit.
 RACE_SEED, FRESH_SEED, PAIR_SEED = 3000, 3100, 3200
 
 # What races against the default: the two objectives that helped in the practice study (docs/practice.md), each weak and
-# strong, since models differ most in that, and what changes where and when branches act.
+# strong, since models differ most in that; and variations of where and when branches act.
 ALTERNATIVES = (
     Candidate("sigmoid", "prior", alpha=1.0),
     Candidate("sigmoid", "prior", alpha=10.0, layers="later"),
@@ -36,7 +36,7 @@ class Question:
     base: RunSpec  # Asymmetric, with the epochs of the training; its seed and its configuration do not matter
     candidates: tuple[Candidate, ...]  # the first is the default; the others race against it
     minutes: float | None = MINUTES  # None: all of it, however long it takes
-    rate_given: bool = True  # may no other learning rate be tried, where the baseline does not learn?
+    rate_given: bool = True  # if True, no other learning rate is tried when the baseline does not learn
 
     def __post_init__(self) -> None:
         if self.base.redundancy == 0:
@@ -48,31 +48,31 @@ class Question:
             raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
         for candidate in self.candidates:
             try:
-                self.spec(candidate, 1, RACE_SEED)  # what no run can have shows now
+                self.spec(candidate, 1, RACE_SEED)  # raises now for values that no run can have
             except UsageError as problem:
                 raise UsageError(f"{problem}: give candidates other than {candidate.label}") from problem
 
     @property
     def default(self) -> Candidate:
-        """What is asked first."""
+        """The candidate that is asked about first."""
         return self.candidates[0]
 
     def spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:
-        """A run of all training images, tested; of a candidate or, with None, of the baseline.
+        """A run on all training images, with a test; of a candidate or, with None, of the baseline.
 
-        Its schedule is whole at any length. The cosine is not measured: nothing here asks for it.
+        Its schedule is complete at any length. The cosine is not measured: nothing here needs it.
         """
         return _spec(self.base, candidate, epochs, seed, **fields)
 
     def race_spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:
-        """The same to choose by: a fifth of the training images is held out, and no test image is seen."""
+        """The same run, to choose by: a fifth of the training images is held out, and no test image is used."""
         return self.spec(candidate, epochs, seed, validation="split", test="never", **fields)
 
     def with_rate(self, rate: float) -> "Question":
         return dataclasses.replace(self, base=dataclasses.replace(self.base, learning_rate=rate))
 
     def to_dict(self) -> dict[str, Any]:
-        """All that must be the same for a tune to go on, and the minutes."""
+        """Everything that must stay the same for a tune to continue, and the minutes."""
         return {
             "base": self.base.to_dict(),
             "candidates": [candidate.fields() for candidate in self.candidates],
@@ -91,7 +91,7 @@ def _spec(base: RunSpec, candidate: Candidate | None, epochs: int, seed: int, **
 def as_candidates(
     candidates: Iterable[Candidate | Mapping[str, Any]] | None, default: Candidate
 ) -> tuple[Candidate, ...]:
-    """The candidates that are given, each once, as values or by their fields; without any, the default and the list."""
+    """The given candidates without repetition, as values or by their fields; if none, the default and the list."""
     if candidates is None:
         return tuple(dict.fromkeys((default, *ALTERNATIVES)))
     listed = (

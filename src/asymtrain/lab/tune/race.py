@@ -1,13 +1,13 @@
 """What a set of runs says about a question: the pairs, the race, the answer, what is missing. Nothing here trains.
 
-    timing    the default and the baseline, two epochs                  what an epoch takes
-    rates     the baseline with its learning rate, a third, a tenth     only where it does not learn
-    pairs     the default and the baseline, seed by seed                until decided, or there are eight
+    timing    the default and the baseline, two epochs                  how long an epoch takes
+    rates     the baseline with its learning rate, a third, a tenth     only if it does not learn
+    pairs     the default and the baseline, seed by seed                until decided, eight at most
     race      alternatives against the default, short pairs             each rung adds a seed and keeps the better half
-    fresh     the winner, the default and the baseline, fresh seeds     until decided, or there are eight
-    more      further pairs of the default, while it is open            where there is no time for a race, or after it
+    fresh     the winner, the default and the baseline, fresh seeds     until decided, eight at most
+    more      further pairs of the default, while unsettled             if there is no time for a race, or after it
 
-What comes next follows from the plan and the runs alone: after a kill the same call goes on.
+The plan and the runs alone determine what comes next: after a kill the same call continues.
 """
 
 import math
@@ -28,14 +28,14 @@ Stage = Literal["timing", "rates", "pairs", "race", "fresh", "more", "end"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Runs with a candidate's branches beside runs of the same seeds without them, or with others'."""
+    """Runs with a candidate's branches beside runs of the same seeds without them, or with another candidate's."""
 
     candidate: Candidate
     epochs: int
     seeds: tuple[int, ...] = ()
-    before: tuple[float, ...] = ()  # accuracy
+    before: tuple[float, ...] = ()  # accuracies of the other side
     after: tuple[float, ...] = ()
-    not_learnt: int = 0  # pairs of which both diverged or stayed at chance
+    not_learnt: int = 0  # pairs in which both runs diverged or stayed at chance
     runs: tuple[Run, ...] = ()
 
     @property
@@ -44,7 +44,7 @@ class Pairs:
 
     @cached_property
     def differences(self) -> tuple[float, ...]:
-        """In points of accuracy."""
+        """After minus before, in points of accuracy."""
         return tuple(100 * (after - before) for before, after in zip(self.before, self.after, strict=True))
 
     @property
@@ -53,7 +53,7 @@ class Pairs:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the points, at any time; see `statistics.sequential`."""
+        """Of the points, valid after any number of pairs; see `statistics.sequential`."""
         return sequential_interval(self.differences)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,29 +68,29 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """Where a question stands."""
+    """The state of a question."""
 
     question: Question
     plan: Plan | None
     stage: Stage
     missing: tuple[RunSpec, ...]  # what the stage under way still needs
-    first: Pairs  # the default against the baseline; those that were timed where there are no others
+    first: Pairs  # the default against the baseline; the timed pairs if there are no others
     rungs: tuple[tuple[Pairs, ...], ...] = ()  # alternatives against the default, on validation images; best first
-    winner: Candidate | None = None  # of the race, above the default there
-    second: Pairs | None = None  # it against the baseline, on fresh seeds
-    ahead: Pairs | None = None  # and against the default
-    rate: float | None = None  # the learning rate that was chosen, where the baseline did not learn with that asked for
-    rates: Mapping[float, float] = field(default_factory=dict)  # accuracy of the baseline by those that were tried
+    winner: Candidate | None = None  # of the race, better there than the default
+    second: Pairs | None = None  # the winner against the baseline, on fresh seeds
+    ahead: Pairs | None = None  # the winner against the default, on the same seeds
+    rate: float | None = None  # the learning rate that was chosen, if the baseline did not learn with the given one
+    rates: Mapping[float, float] = field(default_factory=dict)  # accuracy of the baseline by learning rate tried
     failure: str = ""  # why a run cannot be trained
 
     @property
     def base(self) -> RunSpec:
-        """What was trained: as asked, with the learning rate that was chosen."""
+        """The trained configuration: as asked, with the learning rate that was chosen."""
         return (self.question if self.rate is None else self.question.with_rate(self.rate)).base
 
     @cached_property
     def rulings(self) -> tuple[Ruling, Ruling | None]:
-        """On the default, and on the winner of the race."""
+        """The rulings on the default, and on the winner of the race."""
         return self._ruling(self.first), self._ruling(self.second) if self.second and self.second.n else None
 
     def _ruling(self, pairs: Pairs) -> Ruling:
@@ -98,7 +98,7 @@ class Race:
 
     @cached_property
     def best(self) -> Pairs:
-        """What the answer is about: the default, unless the winner is clearly better or alone helps."""
+        """The pairs that the answer is about: the default's, unless the winner is clearly better or alone helps."""
         first, second = self.rulings
         if second is None or self.second is None or second.verdict not in ("helps", "likely helps"):
             return self.first
@@ -109,7 +109,7 @@ class Race:
 
     @property
     def ruling(self) -> Ruling:
-        """On what the answer is about."""
+        """The ruling on `best`."""
         first, second = self.rulings
         ruling = second if second is not None and self.best is self.second else first
         return Ruling(ruling.verdict, "failed", self.failure) if self.failure and not self.first.n else ruling
@@ -130,8 +130,8 @@ def replay(
 ) -> Race:
     """Go through the parts as far as these runs (by spec id) reach.
 
-    `largest` are the shares of the largest class among the training and the test images. The time holds so many
-    `rungs` of the race. `batch` pairs train at a time.
+    `largest` are the shares of the largest class among the training and the test images. So many `rungs` of the
+    race fit into the time. `batch` pairs train at a time.
     """
 
     compare = partial(compare_pairs, runs, largest)
@@ -142,12 +142,12 @@ def replay(
 
     short = timing_specs(question)
     timed = compare(short, question.default, short[0][0].epochs)
-    timed = replace(timed, not_learnt=0)  # so few epochs are no verdict on the model
+    timed = replace(timed, not_learnt=0)  # too few epochs to judge the model
     if plan is None:
         return Race(question, plan, "timing", not_run(spec for pair in short[:batch] for spec in pair), timed)
 
     def finished(specs_of: Callable[[int], list[RunSpec]]) -> list[list[RunSpec]]:
-        """What is compared, seed by seed, as far as all its runs are there; of a batch any may come first."""
+        """The comparisons whose runs are all there, seed by seed; a batch may finish in any order."""
         rows, i = list[list[RunSpec]](), 0
         while i < len(rows) + RULE.pairs:
             specs, i = specs_of(i), i + 1
@@ -155,7 +155,7 @@ def replay(
         return rows
 
     def next_batch(n: int, specs_of: Callable[[int], list[RunSpec]]) -> tuple[RunSpec, ...]:
-        """Those that were begun come first."""
+        """The missing runs of the next pairs, those already begun first."""
         return not_run(spec for i in range(n + batch) for spec in specs_of(i))
 
     def pair(i: int) -> list[RunSpec]:
@@ -220,12 +220,12 @@ def replay(
 
 
 def is_decided(pairs: Pairs) -> bool:
-    """Is the question decided, so that more pairs of this length are not needed?"""
+    """Is the question decided, so that no more pairs of this length are needed?"""
     return judge(pairs.differences, 0, pairs.epochs, pairs.epochs).is_settled
 
 
 def timing_specs(question: Question) -> list[list[RunSpec]]:
-    """Pairs for as few epochs as show what one takes; as many as may train at a time, for which all is compiled."""
+    """Pairs of few epochs, enough for timing; as many as may train at a time, since the code is compiled for that."""
     epochs = min(RULE.timing_epochs, question.base.epochs)
     sides = (None, question.default)
     return [[question.spec(side, epochs, RACE_SEED + i) for side in sides] for i in range(RULE.pairs)]
@@ -238,7 +238,7 @@ def compare_pairs(
     candidate: Candidate,
     epochs: int,
 ) -> Pairs:
-    """The pairs that are finished side by side, after the last epoch."""
+    """The finished pairs side by side, after the last epoch."""
     both = [[runs[spec.id] for spec in pair] for pair in specs if all(spec.id in runs for spec in pair)]
     share = [largest[plain.spec.test != "never"] for plain, _ in both]
     sides = [tuple(accuracy_of(pair[side], of) for pair, of in zip(both, share, strict=True)) for side in (0, 1)]
@@ -248,7 +248,7 @@ def compare_pairs(
 
 
 def accuracy_of(run: Run, largest: float) -> float:
-    """After the last epoch, of the images that the run was to be judged by; chance where it diverged."""
+    """Accuracy after the last epoch, on the images that judge the run; chance if it diverged."""
     last = run.history[-1] if run.history else None
     if run.outcome == "diverged" or last is None:
         return float(chance_accuracy(run.classes or math.inf, largest))
@@ -258,6 +258,6 @@ def accuracy_of(run: Run, largest: float) -> float:
 
 
 def has_learnt(run: Run, largest: float) -> bool:
-    """Did it end above what always naming the largest class gives?"""
+    """Did it end above the accuracy of always naming the largest class?"""
     limit = chance_limit(run.classes or math.inf, largest)
     return run.outcome != "diverged" and accuracy_of(run, largest) > limit

@@ -1,4 +1,4 @@
-"""What pairs say, and what fits into the time: every threshold is in `RULE`. Numbers in, a verdict or a plan out."""
+"""What pairs say, and what fits into the time. Numbers in, a verdict or a plan out; every threshold is in `RULE`."""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ _AFTER_FEW_EPOCHS: dict[Verdict, Verdict] = dict(
 class Rule:
     """Thresholds of the plan, of the race and of the verdict."""
 
-    timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
-    used: float = 0.9  # of the time left after the timing, that the pairs are planned to take
-    pairs: int = 4  # are to fit, if need be of one epoch; from three on there is an interval
-    most_pairs: int = 8  # of an open question before the alternatives race; so many must be equal to settle it
-    short: int = 3  # a pair of the race has this part of the epochs
+    timing_epochs: int = 2  # of the timed runs; the first one includes the startup
+    used: float = 0.9  # share of the time left after the timing that the pairs may take
+    pairs: int = 4  # that must fit, if need be with one epoch each; from three on there is an interval
+    most_pairs: int = 8  # of an unsettled question before the race; equal results settle it only after so many
+    short: int = 3  # the epochs of a pair are divided by this in the race
     rungs: int = 3  # of the race; each adds a seed, and keeps the better half
-    rates: tuple[float, ...] = (1.0, 1 / 3, 0.1)  # of the learning rate, where the baseline does not learn with it
-    least_held_out: int = 20  # validation images, and test images; of fewer, one is more than five points
+    rates: tuple[float, ...] = (1.0, 1 / 3, 0.1)  # factors of the learning rate, tried if the baseline does not learn
+    least_held_out: int = 20  # validation images, and test images; with fewer, one image is more than five points
     margin: float = 1.0  # points: the largest difference that does not matter
     least_share: float = 0.5  # of the epochs asked about, for a verdict without "likely": effects turn after less
 
@@ -49,12 +49,11 @@ class Ruling:
 
 
 def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs: int) -> Ruling:
-    """What pairs say: differences to the baseline in points, of runs of so many epochs; `all_epochs` are those of the
-    user.
+    """The ruling on pairs: `differences` in points to the baseline, after `epochs` of the user's `all_epochs`.
 
-    `not_learnt` counts pairs of which both are at chance or diverged. One can look after every pair
-    (`statistics.sequential`). What settles nothing still says `likely helps` where the mean is above 0: docs/tune.md
-    has the score of that advice.
+    `not_learnt` counts pairs in which both runs diverged or stayed at chance. One can look after every pair
+    (`statistics.sequential`). An unsettled result with a mean above 0 is `likely helps`: docs/tune.md has the score of
+    that advice.
     """
     n = len(differences)
     if not n:
@@ -85,7 +84,7 @@ def judge(differences: Sequence[float], not_learnt: int, epochs: int, all_epochs
     if verdict == "no meaningful difference":
         return Ruling(verdict, "no gain", f"the whole interval lies within {RULE.margin:g} point of 0")
     if ends[1] < RULE.margin:
-        # Its mean is below 0, else the other end lay within the margin too.
+        # The mean is below 0: otherwise the lower end would lie within the margin too.
         return Ruling(
             "likely hurts", "no gain", f"the interval contains 0 and excludes a gain of {RULE.margin:g} point"
         )
@@ -103,18 +102,18 @@ def pairs_needed(differences: Sequence[float]) -> int | None:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured for the plan, in seconds of the clock."""
+    """Measured times for the plan, in seconds of wall time."""
 
-    epoch: float  # of one run, where as many train at once as the machine takes
+    epoch: float  # of one run, while as many train at once as the machine takes
     start: float  # before the first epoch
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long each run of a pair is, and how many pairs fit by that."""
+    """How long each run of a pair is, and how many such pairs fit."""
 
     epochs: int
-    pairs: int | None = None  # None where there is no limit
+    pairs: int | None = None  # None: no limit
 
     @property
     def short(self) -> int:
@@ -123,7 +122,7 @@ class Plan:
 
 
 def make_plan(timing: Timing, seconds: float, epochs: int) -> Plan:
-    """The longest pairs of which four fit, or pairs of one epoch."""
+    """Pairs as long as lets four of them fit, or pairs of one epoch."""
     room = RULE.used * seconds / (2 * max(timing.epoch, 1e-9))  # epochs of a pair
     length = max(1, min(epochs, math.floor(room / RULE.pairs)))
     return Plan(length, math.floor(room / length))
@@ -139,5 +138,5 @@ def race_epochs(alternatives: int, plan: Plan) -> int:
 
 
 def kept_of(count: int) -> int:
-    """How many of so many alternatives go on: the better half."""
+    """How many of `count` alternatives go on: the better half."""
     return max(1, math.ceil(count / 2))

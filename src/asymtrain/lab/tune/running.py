@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-ENDING = 0.02  # of the minutes, for the answer and its page
+ENDING = 0.02  # share of the minutes that is kept for the answer and its page
 
 
 @dataclass
@@ -47,16 +47,16 @@ class Stopwatch:
             self.reports.append((self.clock(), epochs))
 
     def timing(self, runs: int) -> Timing | None:
-        """From the end of the first epoch of all these runs to the last report; None without any report.
+        """Time per epoch from the end of the first epoch of all these runs to the last report; None without any report.
 
-        What came before that epoch is the start.
+        The time before that epoch's end, less its epochs, is the start.
         """
         if not self.reports:
             return None
         last, after = self.reports[-1]
         first, before = next((report for report in self.reports if report[1] >= runs), (last, after))
         if after == before:
-            return Timing((last - self.start) / after, 0.0)  # the start is in it
+            return Timing((last - self.start) / after, 0.0)  # includes the start
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch))
 
@@ -73,14 +73,14 @@ def run_tune(
     begun: float | None = None,
     **options: Any,
 ) -> Tuned:
-    """Answer a question, as far as its minutes reach, or all of it where it has no limit.
+    """Answer a question as far as its minutes reach; without a limit, completely.
 
-    The minutes are counted from `begun`, a time of `time.monotonic`: from now on where it is not given.
+    The minutes count from `begun`, a time of `time.monotonic`; by default from now.
 
     With `out` the plan is in its tune.json as soon as it is made, and a call with the same question follows it.
-    `progress` is called with the time left of all of it, `on_stage` with what begins, and `on_run` with each run, how
-    many of its stage are there, and how many the stage has. `options` are those of `executors.execute`. After Ctrl-C
-    the answer so far is returned, as one that was `interrupted`.
+    `progress` is called with the time left for the whole call, `on_stage` with what begins, and `on_run` with each run,
+    how many runs of its stage are finished, and how many the stage has. `options` go to `executors.execute`. After
+    Ctrl-C the answer so far is returned, marked `interrupted`.
     """
     from asymtrain.lab import executors
     from asymtrain.lab.devices import default_device
@@ -91,9 +91,9 @@ def run_tune(
     if out is not None:
         read_plan(out, question)  # refuses another question before anything is written
     pair = [question.spec(one, 1, 0) for one in (None, question.default)]
-    executors.check_sources(pair, store, data_root=data_root)  # also where everything is stored
+    executors.check_sources(pair, store, data_root=data_root)  # even if everything is stored
     here = default_device(options.get("device")).type
-    # A GPU trains several pairs at a time, always as many: each number would be compiled anew.
+    # A GPU trains several pairs at a time, always the same number: another number would be compiled anew.
     batch = RULE.pairs if here == "cuda" else max(1, min(RULE.pairs, cores() // 2))
     with _alone_in(out):
         where = {"store": store, "data_root": data_root}
@@ -112,8 +112,8 @@ def run_tune(
 
 @contextmanager
 def _alone_in(out: Path | None) -> Iterator[None]:
-    """Hold a folder, so that no second tune makes a plan of its own there; a process that ends lets go of it."""
-    if out is None or os.name == "nt":  # without fcntl
+    """Lock a folder, so that no second tune makes its own plan there; the lock ends with the process."""
+    if out is None or os.name == "nt":  # has no fcntl
         yield
         return
     import fcntl
@@ -121,7 +121,7 @@ def _alone_in(out: Path | None) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a disk of another machine may know no locks
+        with suppress(OSError):  # a network disk may not support locks
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as held:
@@ -132,16 +132,16 @@ def _alone_in(out: Path | None) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_UN)  # closing is not enough where a process that was forked here lives on
+            fcntl.flock(folder, fcntl.LOCK_UN)  # closing is not enough while a process forked here is alive
         os.close(folder)
 
 
 class _TimeIsOver(BaseException):
-    """Ends a training in the middle of a long epoch; it is no `Exception`, which a stack takes for its own failure."""
+    """Ends training in the middle of a long epoch. Not an `Exception`: a stack would take that for its own failure."""
 
 
 class _TooSlow(BaseException):
-    """Ends pairs that would not be finished in time, since a machine that others use too became slower."""
+    """Ends pairs that would not finish in time because other users slowed the machine down."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ class _Work:
     runs: dict[str, Run] = field(default_factory=dict)
     timing: Timing | None = None
     plan: Plan | None = None
-    note: str = ""  # the last
+    note: str = ""  # the last remark
 
     def __post_init__(self) -> None:
         self.limit = math.inf if self.question.minutes is None else 60 * self.question.minutes
@@ -176,7 +176,7 @@ class _Work:
         return replay(self.question, self.plan, self.runs, self.largest, rungs=self.rungs, batch=self.batch)
 
     def go_on(self, out: Path | None) -> None:
-        """Train until nothing is missing, time is over, or a stage brought no run."""
+        """Train until nothing is missing, the time is over, or a stage trained no run."""
         if out is not None:
             self.timing, self.plan = read_plan(out, self.question)
             timed = [spec for pair in timing_specs(self.question) for spec in pair]
@@ -207,7 +207,7 @@ class _Work:
                     stage = ""
                     self._make_plan(out)
                     continue
-                self.runs |= _read_runs(self.where["store"], specs)  # a stack may have ended with more than decided it
+                self.runs |= _read_runs(self.where["store"], specs)  # a stack may finish more than the stage needed
                 self.timing = watch.timing(len(specs)) if self.plan is None else self.timing
             if self.plan is None:
                 self.timing = self.timing or _timing_of(self.runs.values())
@@ -224,15 +224,15 @@ class _Work:
         self.on_stage(plan_words(self.question, plan, self.timing))
 
     def _follow(self, plan: Plan, out: Path | None) -> None:
-        """Keep a plan, also for the next call."""
+        """Follow a plan, and save it for the next call."""
         self.plan = plan
         if out is not None:
             write_json(out, describe(self.race, self.timing, self.runs, self.dataset, check=False))
 
     def _holds_rung(self, race: Race) -> bool:
-        """Does the time hold the next rung of the race?
+        """Does the next rung of the race fit into the time?
 
-        A race whose winner is to decide what the default did not begins where all of it fits, and its confirmation.
+        While the default is unsettled, a race begins only if all of it fits, with the confirmation of its winner.
         """
         if self.timing is None or self.plan is None:
             return True
@@ -242,9 +242,9 @@ class _Work:
         return self._seconds(race.missing, self.plan.short) <= self.seconds_left
 
     def _fitting(self, specs: list[RunSpec], race: Race) -> list[RunSpec]:
-        """Of a batch of pairs those that fit into the time: they end together, and so too many would not end at all.
+        """The pairs of a batch that fit into the time: they end together, and with too many none would end.
 
-        Where none fits, an open question begins with as many epochs as do: another call goes on with them.
+        If none fits, an unsettled question trains all of them if one epoch fits: another call continues them.
         """
         if race.stage not in ("pairs", "fresh", "more"):
             return specs
@@ -256,20 +256,19 @@ class _Work:
         return specs if race.is_open and self._seconds(specs, 1) <= self.seconds_left else []
 
     def _seconds(self, specs: Sequence[RunSpec], epochs: int) -> float:
-        """What so many epochs of runs will take. A stack of another size than that of the pairs is compiled anew."""
+        """Seconds for so many epochs of runs. A stack of another size than that of the pairs is compiled anew."""
         if self.timing is None:
             return 0.0
         start = 0.0 if len(specs) == 2 * self.batch else self.timing.start
         return start + self.timing.epoch * epochs * len(specs)
 
     def _check_speed(self, race: Race, watch: Stopwatch, runs: int, done: int) -> None:
-        """Leave the first pairs where, at the speed of their own epochs, they would not be finished in time.
+        """Abandon the first pairs if, at the speed measured on them, they would not finish in time.
 
-        So many epochs of these runs are done. Pairs of fewer epochs begin instead, if they are longer than those that
-        were timed.
+        `done` epochs of these runs are done. Shorter pairs begin instead, if they are longer than the timed ones.
         """
         measured = watch.timing(runs)
-        if self.timing is None or measured is None or done < 2 * runs:  # the first epoch has the start in it
+        if self.timing is None or measured is None or done < 2 * runs:  # the first epoch includes the start
             return
         if race.plan is None or race.stage != "pairs" or race.first.epochs == race.plan.epochs:
             return
@@ -281,13 +280,13 @@ class _Work:
             raise _TooSlow
 
     def train(self, specs: list[RunSpec], race: Race) -> Stopwatch:
-        """Add the runs of these specs; stop where the stage is decided before all of them have come."""
+        """Add the runs of these specs; stop if the stage is decided before all of them are finished."""
         from asymtrain.lab import executors
 
         watch = Stopwatch()
 
         def update(state: "Progress") -> None:
-            if self.seconds_left < -ENDING * self.limit:  # the training itself would go on to the end of its epoch
+            if self.seconds_left < -ENDING * self.limit:  # else training would go on to the epoch's end
                 raise _TimeIsOver
             self.note = state.note or self.note
             watch.update(state.epochs_here)
@@ -307,7 +306,7 @@ class _Work:
 
 
 def without_equals(question: Question, data_root: Path | None = None) -> Question:
-    """The question without candidates that a model of few layers makes equal; of equal ones the first stays."""
+    """The question without candidates that are equal in a model of few layers; the first of equal ones stays."""
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_layers
 
@@ -320,7 +319,7 @@ def without_equals(question: Question, data_root: Path | None = None) -> Questio
 
 
 def check_data(question: Question, data_root: Path | None = None) -> "Dataset":
-    """Refuse what has too few images to choose by, or to test on."""
+    """Refuse data with too few images to choose by, or to test on."""
     from asymtrain.lab.engine import load_for
 
     dataset, least = load_for(question.base, data_root), RULE.least_held_out
@@ -339,10 +338,10 @@ def check_data(question: Question, data_root: Path | None = None) -> "Dataset":
 
 
 def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None]:
-    """What a call with the same question timed and planned in this folder; another question is refused.
+    """Timing and plan of an earlier call with the same question in this folder; refuses another question.
 
-    Minutes may differ. Where they would let pairs be at least twice as long, as after a first look of a minute, the
-    plan is made anew; else it stays, and all pairs count.
+    Minutes may differ. If they allow pairs at least twice as long, as after a first look of a minute, the plan is made
+    anew; otherwise it stays, and all pairs count.
     """
     try:
         document = json.loads((out / JSON).read_bytes())
@@ -351,7 +350,7 @@ def read_plan(out: Path, question: Question) -> tuple[Timing | None, Plan | None
         plan = Plan(**planned) if planned else None
         ours = json.loads(json.dumps(question.to_dict()))
         here, there = ours["base"], question_fields["base"]
-        # In the order of a spec: what was typed comes before what follows from it.
+        # In the order of a spec: typed values come before those that follow from them.
         differing = [name for name in RunSpec.__dataclass_fields__ if here.get(name) != there.get(name)]
         differing += [name for name in ours if name != "minutes" and ours[name] != question_fields.get(name)]
         minutes = question_fields["minutes"]
@@ -379,7 +378,7 @@ def write_json(out: Path, result: Tuned) -> None:
 
 
 def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], dataset: "Dataset", *, check: bool) -> Tuned:
-    """A race with what the answer needs beside it: layers, code and its check, what the model and the data are."""
+    """The race with the rest of the answer: layers, code and its check, what the model and the data are."""
     from asymtrain.lab.engine.setup import build_network, chosen_layers
 
     question, candidate = race.question, race.best.candidate
@@ -398,7 +397,7 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], dataset
         except Exception as problem:  # a failed check must not discard the answer
             message = f"what the branches leave behind could not be checked: {error_line(problem)}"
             warnings.warn(message, UsageWarning, stacklevel=2)
-    ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
+    ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # not in the order they finished
     images = _held_out(len(dataset.train)), len(dataset.test)
     return Tuned(race, timing, ordered, layers, code, *images, removal, describe_model(question.base.arch))
 
@@ -436,7 +435,7 @@ def _read_runs(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
 
 
 def _failure(store: Path | None, missing: Iterable[RunSpec], note: str) -> str:
-    """Why one of these runs failed; empty where none did."""
+    """Why one of these runs failed; empty if none did."""
     if store is None:
         return note if "failed:" in note else ""
     return next(iter(failure_reasons(store, {spec.id for spec in missing})), "")

@@ -20,8 +20,8 @@ _SCHEDULES = {
     "cosine": "Falling({:.4g})",
     "early": "lambda progress: {:.4g} * (progress < 0.5)",
 }
-_CHECKED = 64  # images, at most, that the removal is checked with
-# What the code has of a recipe; the other parts are the user's, as are controls.
+_CHECKED = 64  # most images that the check of the removal uses
+# The parts of a recipe that the code contains; the user keeps the other parts and the controls.
 _WRITTEN = ("learning_rate", "weight_decay", "batch")
 _LEFT_OUT = ("branch_labels", "branch_weights", "signal", "balance", *(f for f in FIELDS if f not in _WRITTEN))
 
@@ -48,7 +48,7 @@ class AttachCall:
         return spec.alpha * layers * factor.get((spec.class_reduction, by_class), 1)
 
     def source(self) -> dict[str, str]:
-        """The arguments as source text; `x` and `labels` are variables of the user's."""
+        """The arguments as source text; `x` and `labels` are variables of the user."""
         spec = self.spec
         head = "Linear(prior(labels))" if spec.bias == "prior" else _literal(spec.head)
         if spec.redundancy > 1:
@@ -142,11 +142,11 @@ class Removal:
     parameters: tuple[int, ...]  # that the optimizer has: before, with branches, and after
     hooks: tuple[int, ...]  # on the model
     images: int  # whose logits were compared
-    difference: float  # the largest, to those of a model with the same weights that never had branches
+    difference: float  # the largest, to the logits of a model with the same weights that never had branches
 
 
 def check_removal(attached: AttachCall, dataset: "Dataset") -> Removal:
-    """Do a step of what `attach_code` writes, on a new model, and strip."""
+    """Train one step of what `attach_code` writes, on a new model, then strip the branches."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn
@@ -174,7 +174,7 @@ def check_removal(attached: AttachCall, dataset: "Dataset") -> Removal:
         with torch.no_grad():
             return read_logits(model.eval()(tested))
 
-    with torch.random.fork_rng(devices=[]):  # dropout draws
+    with torch.random.fork_rng(devices=[]):  # dropout draws random numbers
         model, untouched = build_module(spec, dataset).train(), build_module(spec, dataset)
         optimizer = torch.optim.AdamW(model.parameters(), lr=spec.learning_rate)
         states = [state(model, optimizer)]

@@ -31,7 +31,7 @@ class AlignmentOptions:
 class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
     """Measure the cosine between main and auxiliary gradients through training.
 
-    Of stored runs (--run), or of runs that are trained for it. Called again, it goes on where it stopped.
+    Uses stored runs (--run), or trains runs for it. Called again, it goes on where it stopped.
     """
 
     name = "alignment"

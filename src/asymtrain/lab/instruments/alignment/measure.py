@@ -21,24 +21,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "frozen": {"branch_weights": "frozen"},
     "detached": {"signal": "detached"},
 }
-"""Branches as trained with the run; frozen at initialisation; trained on detached features, where the cosine is that of
-the gradient that the branches would send back, and the backbone is Plain's."""
+"""Branches trained with the run; frozen at initialisation; or trained on detached features: the cosine is then of the
+gradient that the branches would send back, and the backbone is Plain's."""
 NO_BRANCHES = "none of these runs has branches: alignment needs Asymmetric runs"
 
 
 @dataclass(frozen=True)
 class RunConflict(CosineSummary):
-    """The alignment of one run. Means are over its epochs, each epoch's value being a mean over its measured steps.
+    """The alignment of one run. Means are over its epochs; an epoch's value is a mean over its measured steps.
 
-    `final` is the mean cosine of the last epoch, `undefined` counts epochs, the blocks of the interval are epochs. Over
-    single measured steps are `min`, `max` and `conflict`.
+    `final` is the mean cosine of the last epoch, `undefined` counts epochs, the blocks of the interval are epochs.
+    `min`, `max` and `conflict` are over single measured steps.
     """
 
     id: str
     seed: int
     outcome: str
     epochs: int
-    epoch_min: float | None  # of an epoch's mean
+    epoch_min: float | None  # of the epochs' means
     epoch_max: float | None
 
 
@@ -54,7 +54,7 @@ class Conflict:
     runs: tuple[RunConflict, ...]
     final: Estimate
     mean: Estimate
-    min: Estimate  # of each seed's least step
+    min: Estimate  # of each seed's smallest step
     max: Estimate
     conflict: Estimate
     main_norm: Estimate
@@ -69,7 +69,7 @@ class Conflict:
 
 
 def variant_of(spec: RunSpec) -> str:
-    """Which of `VARIANTS` a spec is; the name of its signal if it is none."""
+    """The name of a spec in `VARIANTS`, or the name of its signal if it is none of them."""
     if spec.signal != "gradient":
         return spec.signal
     return "frozen" if spec.branch_weights == "frozen" else "trained"
@@ -110,7 +110,7 @@ def run_conflict(run: Run) -> RunConflict:
 
 
 def conflicts(runs: Iterable[Run]) -> list[Conflict]:
-    """One entry for each spec with branches, its seeds together, in the order of the runs; Plain runs are passed."""
+    """One entry for each spec with branches, with all its seeds, in the order of the runs; skips Plain runs."""
     asymmetric = {run.spec.id: run for run in runs if run.spec.redundancy > 0}.values()
     if not asymmetric:
         raise UsageError(NO_BRANCHES)
@@ -119,7 +119,7 @@ def conflicts(runs: Iterable[Run]) -> list[Conflict]:
 
 
 def cosine_curve(runs: Sequence[Run]) -> Curve:
-    """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
+    """The cosine of each epoch that every run reached: a run that ended early must not shift the mean."""
     length = min(len(run.history) for run in runs)
     cut = [Run(run.spec, run.history[:length], run.outcome) for run in runs]
     return curve(cut, lambda epoch: epoch.cosine, COSINES)

@@ -64,7 +64,7 @@ def alignment_page(runs: Sequence[Run]) -> Page:
 
 
 def _headline(groups: Sequence[Conflict], labels: Sequence[str]) -> Headline | None:
-    """The mean cosine of each group; of many, the least and the largest."""
+    """The mean cosine of each group; for many groups, the smallest and the largest."""
     means = zip((group.mean.mean for group in groups), labels, strict=True)
     pairs = [(mean, label) for mean, label in means if mean is not None]
     if not pairs:
@@ -117,13 +117,13 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[
 
 
 def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Sequence[Curve]) -> list[Figure]:
-    """One for all backbones; where kinds of branches are compared, one for each backbone."""
+    """One for all backbones; if kinds of branches are compared, one for each backbone."""
     title, caption = "Gradient cosine over training", "Means over seeds; the bands are their intervals."
     panels: dict[tuple[str, str], list[Line]] = {}
     several = len({group.variant for group in groups}) > 1
     for label, group, curve in zip(labels, groups, curves, strict=True):
         key, name = (f"cosine-{group.variant}", title), label
-        if several:  # what is compared stands in one figure
+        if several:  # compared items share one figure
             key, name = (f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"), group.variant
         lines = panels.setdefault(key, [])
         lines.append(curve.line(name, len(lines)))

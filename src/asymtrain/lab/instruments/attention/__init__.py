@@ -44,8 +44,8 @@ class AttentionOptions:
 class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     """Measure how attention is spread over an image: peak, entropy, Gini, coverages, maps.
 
-    Of stored runs (--run), or of pairs that are trained for it. A run is a function of its settings: weights that are
-    not in the folder of states are trained again. Called again, it goes on with the states that are there.
+    Uses stored runs (--run), or trains pairs for it. A run is a function of its settings: weights that are not in the
+    folder of states are trained again. Called again, it goes on with the states that are there.
     """
 
     name = "attention"
@@ -54,7 +54,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     for_any_model = "measure_model measures any model"
 
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
-        """A result for each run and epoch, the data that it was looked at on, and what was left out."""
+        """A result for each run and epoch, the data it was measured on, and what was left out."""
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.attention.measure import check_spec, has_attention, measure_states
 
@@ -62,7 +62,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         chosen = bench.choose(archs=("vit",), with_plain=True)
         self.check_backbones(chosen)
         lacking = {arch for arch in {spec.arch for spec in chosen} if not has_attention(arch)}
-        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # none left: refused below
+        specs = [spec for spec in chosen if spec.arch not in lacking] or chosen  # if none are left, refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
         dataset = load_for(specs[0], bench.data_root)

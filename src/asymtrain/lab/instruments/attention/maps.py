@@ -2,12 +2,12 @@
 
     output, maps = attention_maps(model, images)            # {"blocks.0.attention": (B, heads, T, T), ...}
 
-Each map is softmax(scale q k^T) from the module's own input and its own layers. In evaluation mode it is checked: mixed
-with the values by that map, the module's output must come out. So a module with a mask, a position bias or rotary
-positions is refused, and never read wrongly; give a `read` function for it.
+Each map is softmax(scale q k^T) from the module's own input and its own layers. In evaluation mode it is checked: the
+values mixed by that map must give the module's output. So a module with a mask, a position bias or rotary positions is
+refused, and never read wrongly; give a `read` function for it.
 
-Recognised are this package's ViT, timm's `Attention` (one `qkv` layer or `q_proj`, `k_proj`; with `q_norm` and `k_norm`
-where they are), Hugging Face's ViT in both of its naming schemes (`query`, `key`; `q_proj`, `k_proj`), and
+Recognised are this package's ViT, timm's `Attention` (one `qkv` layer or `q_proj`, `k_proj`; `q_norm` and `k_norm` if
+present), Hugging Face's ViT in both of its naming schemes (`query`, `key`; `q_proj`, `k_proj`), and
 `torch.nn.MultiheadAttention`. For any other module give a function of your own (`Read`).
 """
 
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from asymtrain.errors import UsageError, unknown_name
 
 Read = Callable[..., tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float]]
-"""(module, *the module's inputs) -> queries and keys (B, heads, T, D / heads), and the scale where it is not usual."""
+"""(module, *the module's inputs) -> queries and keys (B, heads, T, D / heads), and the scale if it is unusual."""
 
-# How far the output may be from the one that the map explains, as a share of its norm.
+# Largest distance of the output from the one that the map explains, as a share of its norm.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
 _COARSE = 3e-2  # half precision
 _HEADS = ("heads", "num_heads", "num_attention_heads")
@@ -57,7 +57,7 @@ class QueriesAndKeys:
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The model's attention modules whose queries and keys can be reached, by name, in the order of the modules."""
+    """The model's attention modules with reachable queries and keys, by name, in the order of the modules."""
 
     def recognised(module: nn.Module) -> bool:
         if isinstance(module, nn.MultiheadAttention):
@@ -68,12 +68,12 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QueriesAndKeys:
-    """Queries and keys of a recognised module for the inputs that it was called with."""
+    """Queries and keys of a recognised module for the inputs it was called with."""
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(module, *[*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)][:3])
     tokens = _first_tensor(args, kwargs)
     projections = _projections(module)
-    assert projections is not None  # `attention_layers` has said so
+    assert projections is not None  # `attention_layers` made sure of it
     heads, names = projections
     layers = [_apply(module, name, tokens) for name in names]
     parts = layers[0].chunk(3, -1) if len(layers) == 1 else layers
@@ -115,7 +115,7 @@ def _multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value:
 
 
 def _projections(module: nn.Module) -> tuple[int, tuple[str, ...]] | None:
-    """The number of heads, and the layers that make queries, keys and values, where both have names that are known."""
+    """The number of heads, and the layers that make queries, keys and values, if both have known names."""
     heads = next((n for name in _HEADS if isinstance(n := getattr(module, name, None), int)), None)
     names = next((names for names in _PROJECTIONS if all(_is_layer(module, name) for name in names)), None)
     return None if heads is None or names is None else (heads, names)
@@ -126,7 +126,7 @@ def _is_layer(module: nn.Module, name: str) -> bool:
 
 
 def _apply(module: nn.Module, name: str, input: Tensor) -> Tensor:
-    # Not by calling the layer: hooks that others hung there must not see this second pass.
+    # Bypass `__call__`: hooks that others registered on the layer must not see this second pass.
     return getattr(module, name).forward(input)
 
 
@@ -147,9 +147,9 @@ def attention_maps(
 ) -> tuple[Any, dict[str, Tensor]]:
     """The output of `model(*inputs, **keywords)`, bit-equal, and the attention (B, heads, T, T) of its layers by name.
 
-    `layers` are module names; all recognised ones where it is None. `read` finds queries and keys in modules that are
-    not recognised, and needs `layers`. The maps carry no gradient; the model's mode, its
-    parameters and the random numbers stay as they are. A layer that runs several times appears as name, name#2, ...
+    `layers` are module names; None means all recognised ones. `read` finds queries and keys in modules that are not
+    recognised, and needs `layers`. The maps carry no gradient; the model's mode, its parameters and the random numbers
+    stay as they are. A layer that runs several times appears as name, name#2, ...
     """
     with recorded_attention(model, layers, read=read, check=check) as maps_by_layer:
         output = getattr(model, "_orig_mod", model)(*inputs, **keywords)  # hooks do not reach into compiled code
@@ -223,7 +223,7 @@ def _check(name: str, explained: Tensor, output: Any) -> None:
     same = explained.shape == maps.shape
     if same:
         error = (explained.double() - maps.double()).norm() / maps.double().norm().clamp_min(1e-30)
-        same = not bool(error > _TOLERANCE.get(explained.dtype, _COARSE))  # NaN passes: a diverged net has NaN maps
+        same = not bool(error > _TOLERANCE.get(explained.dtype, _COARSE))  # NaN passes: a diverged network has NaN maps
     if not same:
         raise UsageError(
             f"the output of {name} does not follow from its queries and keys alone (a mask, a position bias, rotary "
@@ -232,23 +232,22 @@ def _check(name: str, explained: Tensor, output: Any) -> None:
 
 
 def from_class_token(attention: Tensor, *, prefix: int = 1) -> Tensor:
-    """What the first token attends to among the patches, as a distribution; NaN where nothing goes to them."""
+    """What the first token attends to among the patches, as a distribution; NaN if it attends to none."""
     if prefix < 1:
         raise UsageError('there is no class token: use query="mean", the average over all queries')
     return _over_patches(attention[..., 0, :], prefix)
 
 
 def over_queries(attention: Tensor, *, prefix: int = 1) -> Tensor:
-    """What all tokens (those before the patches included) attend to among the patches, averaged."""
+    """What all tokens (including those before the patches) attend to among the patches, averaged."""
     return _over_patches(attention.mean(-2), prefix)
 
 
 def rollout(attention: Sequence[Tensor]) -> Tensor:
     """Attention rollout (Abnar and Zuidema 2020): layers of (B, heads, T, T), first to last -> (B, T, T).
 
-    The heads of a layer are averaged, the residual connection enters as the identity with half of the weight, and the
-    layers are multiplied. Rows sum to one. Row 0 says how much of each
-    input token reaches the class token.
+    Heads of a layer are averaged, the residual connection enters as the identity with half of the weight, and the
+    layers are multiplied. Rows sum to one. Row 0 says how much of each input token reaches the class token.
     """
     averaged = [layer.mean(-3) for layer in attention]
     steps = [0.5 * heads + 0.5 * torch.eye(heads.shape[-1]).to(heads) for heads in averaged]

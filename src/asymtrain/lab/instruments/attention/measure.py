@@ -1,9 +1,9 @@
 """How a vision transformer attends: maps of every layer and head on a sample of images, and how they are spread.
 
-    measure_states(states, dataset)         states of runs, on the same images
+    measure_states(states, dataset)         states of runs, all on the same images
     measure_model(model, images)            any model whose queries and keys can be reached
 
-Nothing is changed: parameters, modes, buffers and random numbers are after a measurement what they were before.
+Parameters, modes, buffers and random numbers are the same after a measurement as before it.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from asymtrain.lab.instruments.attention.result import AttentionResult, Attentio
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, build
 
-CHUNK = 256  # images in one forward pass: bounds the memory of the maps
+CHUNK = 256  # images in one forward pass: limits the memory of the maps
 MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
 
 
@@ -48,9 +48,9 @@ def measure_states(
     keep: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[AttentionResult]:
-    """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept.
+    """The attention of many states on the same images of one dataset; maps of the first `keep` images are kept.
 
-    `progress` is called with the number of states that are measured and wanted.
+    `progress` is called with the numbers of measured and of wanted states.
     """
     settings, where = settings or AttentionSettings(), default_device(device)
     chosen = settings.indices(len(dataset.test))
@@ -68,7 +68,7 @@ def measure_states(
         if kind not in backbones:
             backbones[kind] = build_backbone(spec, dataset).to(where).eval()
             check_spec(spec, dataset, settings)
-        if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
+        if trained_on not in statistics:  # takes a second for each seed of CIFAR: not again for each epoch
             data = run_data(spec, dataset)
             statistics[trained_on] = (data.mean.to(where), data.std.to(where))
         weights = {name: value.to(where) for name, value in state.backbone.items()}
@@ -83,7 +83,7 @@ def measure_states(
 
 
 def has_attention(arch: str) -> bool:
-    """Has this backbone attention? Its options and the data do not matter."""
+    """Does this backbone have attention? Its options and the data do not matter."""
     return bool(attention_layers(build(arch, classes=2, seed=0)))  # with a seed, torch's random state does not change
 
 
@@ -108,13 +108,13 @@ def measure_model(
     forward: Callable[[Tensor], object] | None = None,
     keep: int = 0,
 ) -> AttentionResult:
-    """The attention of any model on images (B, 3, H, W) as it takes them; all of them, `settings.sample` is not read.
+    """The attention of any model on images (B, 3, H, W) as it takes them; uses all, and ignores `settings.sample`.
 
-    `prefix` tokens stand before the patches; one that leaves no grid is refused where another leaves one. `read` finds
-    queries and keys in layers that are not recognised (named in `settings.layers`; the rollout is then one of these
-    layers alone). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects, bool
-    or from 0 to 1. `forward` calls the model where `model(images)` does not. The model is measured in evaluation mode
-    and left as it was. Its attention is checked (see `maps`).
+    `prefix` tokens stand before the patches; a prefix that leaves no grid is refused if another one does. `read` finds
+    queries and keys in layers that are not recognised (named in `settings.layers`; the rollout is then of these layers
+    alone). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects, bool or from
+    0 to 1. `forward` calls the model if `model(images)` does not work. The model is measured in evaluation mode and
+    left as it was. Its attention is checked (see `maps`).
     """
     settings = settings or AttentionSettings()
     with recorded_attention(model, _recorded_layers(settings, read), read=read):
@@ -168,13 +168,13 @@ def _measure(
 
 
 def _regions(pixels: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
-    """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
+    """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object if there are masks."""
     salient = {"saliency": saliency_region(pixels)}
     return salient if masks is None else {"mask": masks.to(torch.float32), **salient}
 
 
 def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
-    # A rollout needs every layer; a `read` function knows only the layers that it is given for.
+    # A rollout needs every layer; a `read` function knows only the layers it is given for.
     return None if read is None else settings.layers or None
 
 
@@ -201,8 +201,8 @@ def _spread(
 ) -> AttentionResult:
     """Metrics of attention {layer: (B, heads, T, T)} in the order of the layers, and the first `keep` maps.
 
-    regions: pixels (B, H, W) of 0 and 1, by "mask" and "saliency". A region is left out where the patches are no grid
-    over the pixels, and the rollout where the layers do not have the same tokens.
+    regions: pixels (B, H, W) of 0 and 1, by "mask" and "saliency". A region is left out if the patches form no grid
+    over the pixels, and the rollout if the layers do not have the same tokens.
     """
     by_query = from_class_token if settings.query == "class_token" else over_queries
     reduce = partial(by_query, prefix=prefix)
@@ -229,9 +229,9 @@ def _spread(
 
 
 def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
-    """Refuse a prefix that leaves no grid over images of this size where another one does: it was miscounted.
+    """Refuse a prefix that leaves no grid over images of this size if another prefix does: it was miscounted.
 
-    Where no prefix leaves a grid, the tokens are of another kind, and nothing is said.
+    If no prefix leaves a grid, the tokens are of another kind, and nothing is refused.
     """
     height, width = size
 
@@ -242,7 +242,7 @@ def check_grid(tokens: int, size: Sequence[int], prefix: int) -> None:
         covering += [-(-height // side) * -(-width // side) for side in sides]
         return patches in covering or math.isqrt(patches) ** 2 == patches
 
-    if tokens <= prefix or is_grid(tokens - prefix):  # that no patch is left is said with the maps
+    if tokens <= prefix or is_grid(tokens - prefix):  # the maps report it if no patch is left
         return
     fitting = [other for other in range(min(MOST_PREFIX, tokens - 2) + 1) if is_grid(tokens - other)]
     if fitting:

@@ -3,7 +3,7 @@
 A map is a distribution over patches (it sums to one). The uniform map has 1 / T everywhere, the one-hot map has
 everything on one patch.
 
-Below them the regions of an image as shares of patches: the object's mask, and what stands out of the image itself.
+Below them: regions of an image as shares of patches, from the object's mask or from the image's own saliency.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,25 +44,25 @@ def coverage_above(maps: Tensor, threshold: float = DEFAULT_THRESHOLD) -> Tensor
 
     Range 0 to 1; uniform: 1 for a threshold below 1, else 0; one-hot: 1 / T for a threshold below T.
 
-    The default is 0.5: a patch counts as attended where it gets more than half of what a map without preference would
-    give it. In multiples of 1 / T the threshold means the same for every patch size.
+    The default is 0.5: a patch counts as attended if it gets more than half of its weight in a uniform map. In
+    multiples of 1 / T the threshold means the same for every patch size.
 
     The paper prints "object coverage" of .84 (Plain) and .94 to .96 (Asymmetric) beside Gini .37 and .25 to .30. Weight
-    inside a region that holds a share s of the patches is at most s + Gini (the Lorenz curve), so as weight inside an
-    object these values would need objects that fill 47% (Plain) and 64 to 71% (Asymmetric) of the image, and attention
-    that never leaves them. As a share of patches they are ordinary: were the weights log-normal, the six printed pairs
-    would each follow from a threshold between 0.36 and 0.57.
+    inside a region that holds a share s of the patches is at most s + Gini (the Lorenz curve). So if these values were
+    weight inside an object, objects would have to fill 47% (Plain) and 64 to 71% (Asymmetric) of the image, and
+    attention would never leave them. As a share of patches they are ordinary: with log-normal weights, each of the six
+    printed pairs would follow from a threshold between 0.36 and 0.57.
     """
     share = (maps > threshold / maps.shape[-1]).to(maps.dtype).mean(-1)
-    return share.where(~maps.isnan().any(-1), torch.nan)  # a comparison with NaN is False, and would look like a 0
+    return share.where(~maps.isnan().any(-1), torch.nan)  # a comparison with NaN is False, which would look like a 0
 
 
 def coverage_of_mask(maps: Tensor, mask: Tensor) -> Tensor:
     """Weight inside a region: sum over patches of the weight times the share of the patch that is inside.
 
-    mask: (..., T), shares of 0 to 1, as `patch_shares` makes them from pixels: of the object, or, for images without
-    masks, of what is salient in the image itself (`saliency_region`). Range 0 to 1; uniform: the region's share of the
-    image; one-hot: the region's share of that patch, so 1 inside and 0 outside.
+    mask: (..., T), shares of 0 to 1, as `patch_shares` makes them from pixels: of the object or, for images without
+    masks, of the salient region (`saliency_region`). Range 0 to 1; uniform: the region's share of the image; one-hot:
+    the region's share of that patch, so 1 inside and 0 outside.
     """
     return (maps * mask).sum(-1)
 
@@ -70,7 +70,7 @@ def coverage_of_mask(maps: Tensor, mask: Tensor) -> Tensor:
 def all_metrics(
     maps: Tensor, *, threshold: float = DEFAULT_THRESHOLD, mask: Tensor | None = None, salient: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Every metric of maps (..., T) by name; those of a region only where the region is given."""
+    """Every metric of maps (..., T) by name; metrics of a region only if the region is given."""
     values = {name: METRICS[name](maps) for name in ("peak_strength", "entropy", "gini")}
     further = {"coverage_above": threshold, "coverage_of_mask": mask, "coverage_of_saliency": salient}
     return values | {name: METRICS[name](maps, argument) for name, argument in further.items() if argument is not None}
@@ -114,10 +114,10 @@ def saliency(images: Tensor) -> Tensor:
 
 
 def saliency_region(images: Tensor) -> Tensor:
-    """The most salient quarter of each image's pixels, (B, H, W) of 0 and 1; the earlier of equals is taken first.
+    """The most salient quarter of each image's pixels, (B, H, W) of 0 and 1; ties go to the earlier pixel.
 
-    A fixed share (at least one pixel) and not a fixed level: the uniform map then has the same value on every image,
-    and no image is left without a region.
+    A fixed share (at least one pixel) instead of a fixed level: the uniform map then has the same value on every image,
+    and every image has a region.
     """
     # Always on the CPU: ties and last bits must not change the region between devices.
     order = saliency(images.cpu()).flatten(1).argsort(dim=1, descending=True, stable=True)

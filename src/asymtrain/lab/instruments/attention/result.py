@@ -27,17 +27,17 @@ LABELS = {
     "coverage_of_mask": "weight on the object",
     "coverage_of_saliency": "weight on the salient region",
 }
-"""What tables and figures call the metrics. Here and not beside them: a page is made without torch."""
+"""What tables and figures call the metrics. Here and not beside the metrics, since a page is made without torch."""
 
 
 @dataclass(frozen=True)
 class AttentionSettings:
     """Which images, which maps, which thresholds."""
 
-    sample: int = 100  # how many test images are looked at: the same for every run, so that runs can be compared
+    sample: int = 100  # how many test images: the same for every run, so that runs can be compared
     query: Literal["class_token", "mean"] = "class_token"  # whose attention: the class token's, or the mean of all
     threshold: float = DEFAULT_THRESHOLD  # of `coverage_above`, in multiples of the uniform value
-    layers: tuple[str, ...] = ()  # names of those that are reported; empty for all
+    layers: tuple[str, ...] = ()  # names of the layers that are reported; empty for all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -50,11 +50,11 @@ class AttentionSettings:
 
     @property
     def key(self) -> str:
-        """The name of the measurement in a store: "attention", and the settings that are not the default."""
+        """The measurement's name in a store: "attention", and the settings that differ from the default."""
         return ":".join(["attention", *differing_fields(self)])
 
     def indices(self, size: int) -> list[int]:
-        """The sample, from a test set of `size` images; a smaller sample begins a larger one."""
+        """The sample, from a test set of `size` images; a larger sample begins with a smaller one."""
         if self.sample > size:
             raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}: give --sample")
         import torch
@@ -69,17 +69,17 @@ class AttentionSettings:
 class AttentionResult:
     """Attention of one network on a sample of images.
 
-    A scope is a part of the network. A layer's name: the map of its attention averaged over heads; "LAYER:HEAD": the
-    map of one head (from 0); "mean": the mean of the layers' values; "rollout": the map of the rollout.
+    A scope is a part of the network. "LAYER" is the map of a layer, averaged over heads; "LAYER:HEAD" the map of one
+    head (from 0); "mean" the mean of the layers' values; "rollout" the map of the rollout.
     """
 
     settings: AttentionSettings
     layers: tuple[str, ...]
     patches: int
     scopes: tuple[str, ...]
-    values: Mapping[str, Floats]  # for each metric one value for each scope and image; NaN where it is undefined
-    # Of the image: the object's ("mask") and the salient region's ("saliency"), averaged over the sample: what the
-    # coverage of a uniform map would be.
+    values: Mapping[str, Floats]  # for each metric one value for each scope and image; NaN if undefined
+    # Shares of the image, averaged over the sample: the object ("mask") and the salient region ("saliency"). A uniform
+    # map would have these coverages.
     shares: Mapping[str, float]
     images: tuple[int, ...] = ()  # their indices in the test set
     maps: Mapping[str, Floats] = field(default_factory=dict)  # of the first few images (images, patches), by scope
@@ -88,7 +88,7 @@ class AttentionResult:
 
     @property
     def state(self) -> tuple[RunSpec, int]:
-        """The spec and the epoch of a result that is of a run."""
+        """The spec and the epoch of a run's result."""
         assert self.spec is not None and self.epoch is not None, "this result is of a model, not of a run"  # noqa: PT018
         return self.spec, self.epoch
 
@@ -100,7 +100,7 @@ class AttentionResult:
         return self.values[metric][self.scopes.index(scope)]
 
     def estimate(self, metric: str, scope: str = "mean") -> Estimate:
-        """Mean and interval over the images for which the metric is defined; cut at the values that there can be."""
+        """Mean and interval over the images for which the metric is defined, clipped to its possible values."""
         return over_values(self.of(metric, scope), bounds(metric, self.patches))
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ Members = Sequence[AttentionResult]
 
 @dataclass(frozen=True)
 class GroupMetric:
-    """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
+    """One number of a comparison: for a group of runs that differ only in the seed, at one epoch."""
 
     group: str  # "Plain", "Asymmetric", or "Asymmetric - Plain"
     variant: Variant
@@ -141,18 +141,18 @@ class GroupMetric:
     scope: str
     metric: str
     estimate: Estimate
-    over: Literal["seeds", "images"]  # what the interval is over: images where there is one seed
-    of: str = ""  # of a difference: the group from which Plain was subtracted
+    over: Literal["seeds", "images"]  # what the interval is over: images if there is one seed
+    of: str = ""  # for a difference: the group from which Plain was subtracted
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
 
 
 def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[GroupMetric]:
-    """Mean and interval of each group of runs at each epoch: over seeds, or over images where there is one seed.
+    """Mean and interval of each group of runs at each epoch: over seeds, or over images if there is one seed.
 
-    Then, for each group of Asymmetric runs whose Plain partners are there, the difference Asymmetric - Plain, paired
-    by seed, or by image where there is one seed.
+    Then, for each group of Asymmetric runs with Plain partners, the difference Asymmetric - Plain, paired by seed, or
+    by image if there is one seed.
     """
     groups: dict[tuple[RunSpec, int], list[AttentionResult]] = {}
     for result in results:
@@ -189,7 +189,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
 
 
 def group_names(specs: Iterable[RunSpec]) -> dict[RunSpec, str]:
-    """Plain and Asymmetric; with the settings that differ where there are several groups of a variant."""
+    """Plain and Asymmetric; with the differing settings if a variant has several groups."""
     names, groups = dict[RunSpec, str](), list(dict.fromkeys(specs))
     for variant in dict.fromkeys(spec.variant for spec in groups):
         alike = [spec for spec in groups if spec.variant == variant]
@@ -199,12 +199,12 @@ def group_names(specs: Iterable[RunSpec]) -> dict[RunSpec, str]:
 
 
 def bounds(metric: str, patches: int) -> Bounds:
-    """The least and the largest value of a metric, of maps with this many patches."""
+    """The smallest and the largest value of a metric, for maps with this many patches."""
     return 0.0, math.log(patches) if metric == "entropy" else 1.0
 
 
 def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
-    """Rows and columns of square patches over an image; None where this number of patches is no such grid."""
+    """Rows and columns of square patches over an image; None if this number of patches forms no such grid."""
     rows = math.isqrt(patches * height // width)
     if rows and patches % rows == 0 and rows * width == patches // rows * height:
         return rows, patches // rows

@@ -147,7 +147,7 @@ def maps_figure(
 ) -> Figure:
     """Rows (label, image of the sample, layer or "rollout"): the image, then at each epoch Plain beside Asymmetric.
 
-    Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
+    For each epoch and variant the first result is shown: the first seed, with the first settings.
     """
     result_of: dict[tuple[int, str], AttentionResult] = {}
     for result in results:
@@ -172,7 +172,7 @@ def map_panels(
     pictures: Sequence[Any],
     heat: Callable[[int, str, str, int], Floats | None],
 ) -> list[Image]:
-    """Rows (label, image, layer): the image, then its map of each column (epoch, variant), by `heat` of all four."""
+    """Rows (label, image, layer): the image, then its map for each column (epoch, variant), which `heat` looks up."""
     panels: list[Image] = []
     for label, image, scope in rows:
         is_first = not panels
@@ -186,9 +186,9 @@ def map_panels(
 
 
 def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_map: bool = False, **look: Any) -> Image:
-    """An image (C, H, W) of bytes, under a map (patches,) where it is one; one that is undefined is said to be none.
+    """An image (C, H, W) of bytes, under a map (patches,) if given; an undefined map is shown as "none".
 
-    Of more than three channels the first three are shown as colours, of fewer the first as grey.
+    With more than three channels the first three are shown as colours, with fewer the first as grey.
     """
     channels = (0, 1, 2) if len(pixels) >= 3 else (0, 0, 0)
     picture = np.asarray(pixels)[list(channels)].transpose(1, 2, 0) / 255
@@ -237,7 +237,7 @@ def _lead(metrics: Sequence[GroupMetric], result: AttentionResult) -> str:
 
 
 def _entropy_differences(summaries: Sequence[GroupMetric]) -> list[GroupMetric]:
-    """Those after the last epoch, mean over layers, that have an interval."""
+    """The differences after the last epoch, mean over layers, that have an interval."""
     key = "difference", max(summary.epoch for summary in summaries), "mean", "entropy"
     return [
         summary
@@ -255,7 +255,7 @@ def _mean(values: Estimate | None) -> Cell:
 
 
 def _cell(values: Estimate | None) -> Cell:
-    """The mean, with half of its interval, or with both ends where the interval is cut at one side."""
+    """The mean, with half of its interval, or with both ends if the interval is clipped at one side."""
     if values is None:
         return Cell("")
     if values.mean is None or values.low is None or values.high is None:

@@ -60,7 +60,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
         specs = list(dict.fromkeys(s for spec in chosen for s in measure.feature_variants(spec, variants)))
 
         def stored_results() -> "dict[RunSpec, Followed]":
-            """What the store holds of the runs, where it holds all steps."""
+            """The stored values of the runs that have all steps in the store."""
             return {
                 spec: {step: tuple(measure.FeatureStatistics(**point) for point in values[step]) for step in steps}
                 for spec, values in bench.stored_values(name, specs).items()
@@ -69,7 +69,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
         done = stored_results()
         missing = [spec for spec in specs if spec not in done]
-        if not missing:  # the data need not be there
+        if not missing:  # the data may be absent then
             return {spec: done[spec] for spec in specs}
         dataset, device = load_for(missing[0], bench.data_root), str(default_device(bench.device))
         measure.check_steps(missing[0], dataset, steps)
@@ -83,7 +83,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
                     say(words)
 
                     def tell(done: int, total: int, words: str = words) -> None:
-                        say(f"{words}: step {done} of {total}", brief=True)  # a run is over in seconds to a minute
+                        say(f"{words}: step {done} of {total}", brief=True)  # a run takes seconds to a minute
 
                     followed = measure.follow_features(
                         spec, dataset, steps, images=images, device=device, progress=tell

@@ -1,8 +1,8 @@
 """The units that branches see: how many are silent, how large they are, in how many directions they vary.
 
-A bias-free sigmoid branch begins at 1/2 for every class and soon wants 1 / classes for all of them. It has only the
-features to make that constant from, so its gradient asks them to change; the first steps of training show what that
-does to them. `feature_statistics` takes the features of any model; `follow_features` follows the first steps of a run.
+A bias-free sigmoid branch begins at 1/2 for every class, and soon should give 1 / classes for all of them. It can make
+that constant only from the features, so its gradient asks them to change; the first steps of training show the effect.
+`feature_statistics` takes the features of any model; `follow_features` follows the first steps of a run.
 """
 
 import dataclasses
@@ -35,16 +35,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "random": {"branch_labels": "random"},
     "frozen": {"branch_weights": "frozen"},
 }
-"""No branches; branches as they train with the run; with a bias that begins at the classes' shares; with a softmax
-loss; with random labels; frozen at initialisation."""
+"""No branches; branches that train with the run; with a bias that begins at the classes' shares; with a softmax loss;
+with random labels; frozen at initialisation."""
 
 
 @dataclass(frozen=True)
 class FeatureStatistics:
     """The features of one point over many images.
 
-    `directions` says in how many of them features vary about their mean: the exponential of the entropy of the shares
-    that principal components have in the variance. 1 is a line. None where nothing varies.
+    `directions` says in how many directions features vary about their mean: the exponential of the entropy of the
+    principal components' shares of the variance. It is 1 for a line, and None if nothing varies.
     """
 
     units: int  # how many features there are
@@ -57,7 +57,7 @@ class FeatureStatistics:
 
 
 def feature_statistics(features: Tensor) -> FeatureStatistics:
-    """Of features (images, units). Average the positions of a map or a sequence first, as branches do."""
+    """Statistics of features (images, units). Average the positions of a map or a sequence first, as branches do."""
     if features.ndim != 2 or len(features) < 2 or not features.shape[1]:
         raise UsageError(f"features must be (images, units) of two images or more, got {tuple(features.shape)}")
     if not features.isfinite().all():
@@ -79,7 +79,7 @@ def feature_statistics(features: Tensor) -> FeatureStatistics:
 
 
 def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
-    """The Asymmetric spec in each of `VARIANTS` that is named, Plain first."""
+    """The Asymmetric spec in each named variant of `VARIANTS`, Plain first."""
     variants = in_variants(spec, (name for name in names if name != PLAIN), VARIANTS)
     return list(dict.fromkeys([spec.plain(), *variants]))
 
@@ -102,9 +102,9 @@ def follow_features(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[int, tuple[FeatureStatistics, ...]]:
-    """Train the first steps of a run, and look at the features of its points after those in `steps`; 0 is before.
+    """Train the first steps of a run, and measure the features of its points after each of `steps` (0: before).
 
-    Features are those of the first test images, without dropout. The steps are the run's own: measuring changes none.
+    The features are of the first test images, without dropout. Measuring does not change the run's steps.
     """
     steps_to_take = check_steps(spec, dataset, steps)
     if not 2 <= images <= len(dataset.test.images):
@@ -138,7 +138,7 @@ def follow_features(
 
 
 def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[int]:
-    """The steps in their order, each once; refuses what the run does not have."""
+    """The steps in order, without repetition; refuses steps that the run does not have."""
     sorted_steps = sorted(set(steps))
     most = spec.epochs * steps_of(spec, len(run_data(spec, dataset).train))[0]
     if not sorted_steps or sorted_steps[0] < 0 or sorted_steps[-1] > most:

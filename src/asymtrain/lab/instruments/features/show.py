@@ -57,7 +57,7 @@ class FeatureGroup:
 
 
 def silent(points: Points) -> float:
-    """Share of all points' units."""
+    """The share of silent units, over all points."""
     return sum(point.silent * point.units for point in points) / sum(point.units for point in points)
 
 
@@ -110,7 +110,7 @@ def _headline(groups: Sequence[FeatureGroup]) -> Headline:
 
 
 def group_features(followed: Mapping[RunSpec, Followed]) -> list[FeatureGroup]:
-    """Over seeds, in the order in which they come. Plain has no settings of branches in its name."""
+    """Groups over seeds, in the order in which they come. Plain's name has no settings of branches."""
     fields = {field for changed in VARIANTS.values() for field in changed}
     groups = by_setting(followed, lambda spec: spec)
     branched = [spec for spec in groups if spec.redundancy]
@@ -156,7 +156,7 @@ def _figures(groups: Sequence[FeatureGroup]) -> list[Figure]:
                 steps = group.followed[0]
                 values = tuple(group.over_seeds(step, quantity).mean for step in steps)
                 lines.append(Line(WORDS[group.variant], colour, tuple(map(float, steps)), values, marker=True))
-            if any(value for line in lines for value in line.y):  # no unit of a ViT is ever silent
+            if any(value for line in lines for value in line.y):  # all values may be 0: no unit of a ViT is ever silent
                 panel = Lines(
                     "", "steps", name, tuple(lines), log=name == "scale", from_zero=True, written=COLUMNS[name]
                 )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
     from asymtrain.lab.runs import RunSpec
 
-# What fits into a minute on two cores, for the small networks of --scale quick. For one image a convolutional network
-# or a transformer costs several times as much there as the MLP behind its first layer.
+# What fits into a minute on two cores, for the small networks of --scale quick. For each image a convolutional network
+# or a transformer costs several times as much as the MLP, whose first layer is computed once.
 QUICK: dict[str, dict[str, int]] = {
     "mlp": {"draws": 3, "sample": 300},
     "cnn": {"draws": 3, "sample": 50, "grid": 25},
@@ -29,7 +29,7 @@ Measured = dict[str, tuple["Landscape", "list[RunSpec]"]]
 
 @dataclass(frozen=True)
 class LandscapeOptions:
-    """What is compared, and how; defaults are those of `LandscapeSettings`, and a test holds them to it."""
+    """What is compared, and how; the defaults equal those of `LandscapeSettings`, which a test checks."""
 
     redundancy: Annotated[str, typer.Option(help="Levels to compare, with commas; 0 is Plain.")] = "0,1,20,300"
     at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, a later one is trained first.")] = 0
@@ -56,7 +56,7 @@ class LandscapeOptions:
         return comma_numbers(self.redundancy, "--redundancy {}: write levels with commas, as in 0,1,20 (0 is Plain)")
 
     def settings(self, **sizes: int) -> "LandscapeSettings":
-        """The settings, with these sizes where none are given."""
+        """The settings, with these sizes if none are given."""
         from asymtrain.lab.instruments.landscape.result import LandscapeSettings
 
         names = {field.name for field in dataclasses.fields(LandscapeSettings)}
@@ -78,12 +78,12 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
     for_any_model = "measure_module_landscape measures any module"
 
     def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
-        """A landscape for each backbone and setting, by label, with the specs that it is of."""
+        """A landscape for each backbone and setting, by label, with its specs."""
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.landscape import measure
         from asymtrain.lab.instruments.landscape.states import states_of_redundancies
 
-        options.settings()  # what is wrong with them shows before anything else is done
+        options.settings()  # refuses wrong settings before anything else is done
         chosen = bench.choose(archs=("mlp",), default_seeds=(42,))
         self.check_backbones(chosen)
         groups = _by_backbone(chosen)
@@ -92,7 +92,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
             raise UsageError(
                 "a Plain run has no alpha: name Asymmetric runs (Plain is level 0 of them), or --redundancy 0"
             )
-        for specs in groups.values():  # data that are missing or broken show before anything is trained
+        for specs in groups.values():  # missing or broken data is reported before anything is trained
             load_for(specs[0], bench.data_root)
         measured: Measured = {}
         try:
@@ -107,12 +107,12 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
                 with bench.telling(f"{words}: draws") as say:
                     tell = counting(say, f"{words}: draw")
                     landscape = measure.measure_landscape(states, dataset, settings, device=bench.device, progress=tell)
-                for state in states:  # levels that are not stored are in the document alone
+                for state in states:  # levels that are not stored are only in the document
                     values = {state.epoch: landscape.of_state(state.spec.id, state.epoch)}
                     bench.keep(state.spec, settings.key, values)
                 measured[label] = landscape, specs
         except KeyboardInterrupt:
-            # Whole landscapes are shown and written, draws of an unfinished one are not.
+            # Whole landscapes are shown and written; draws of an unfinished one are not.
             folder = bench.states_folder
             rest = f", and trained states stay in {folder}" if options.at and folder.exists() else ""
             raise Interrupt(
@@ -133,9 +133,9 @@ INSTRUMENT = LandscapeInstrument()
 
 
 def _by_backbone(specs: "Sequence[RunSpec]") -> "dict[str, list[RunSpec]]":
-    """Specs that differ in their seed and redundancy alone, by a label; each seed once.
+    """Specs that differ only in their seed and redundancy, by a label; each seed once.
 
-    Plain is one of the levels of the Asymmetric run of its seed, which knows the settings of both.
+    Plain is one of the levels of its seed's Asymmetric run, which knows the settings of both.
     """
     from asymtrain.lab.instruments.curves import by_setting, differing_settings
 

@@ -22,19 +22,19 @@ from asymtrain.models import CNN, MLP, Backbone
 
 Score = Callable[[Tensor, Sequence[Tensor], Parameters], Tensor]
 """Logits (R, B, C), features [(R, B, D)] and parameters of R points -> losses (R,), or parts of them (R, L)."""
-Three = tuple[Tensor, Tensor, Tensor]  # what the center's and both directions' weights make of the center's input
+Three = tuple[Tensor, Tensor, Tensor]  # outputs for the center's input with the weights of center and both directions
 Product = Callable[..., Tensor]  # input, weight, bias or None -> output
 
-_CPU_BYTES = 2**22  # of activations at a time: what stays in a core's caches beats long batches
+_CPU_BYTES = 2**22  # of activations at a time: staying in a core's caches beats long batches
 _GPU_SHARE = 0.5  # of the free memory
-_MOST = 4096  # grid points in a chunk; a default grid is one chunk where the memory allows it
-_MOST_IMAGES = 2**16 - 1  # of all points of a chunk, where there is attention: its kernels number them on a short axis
+_MOST = 4096  # grid points in a chunk; a default grid is one chunk if memory allows it
+_MOST_IMAGES = 2**16 - 1  # of all points of a chunk, with attention: its kernels number images on a short axis
 
 
 def main_score(targets: Tensor, smoothing: float = 0.0) -> Score:
     """Mean cross-entropy with the classes (B,).
 
-    Added in float64: the surface's variation is small against the loss, and float32 sums would roughen it.
+    Added in float64: the surface varies little compared with the loss, and float32 sums would roughen it.
     """
 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
@@ -57,12 +57,12 @@ class Plane:
     score: Score
     basis: Tensor  # (3, P): center and both directions, in the order of `shapes`
     shapes: Mapping[str, torch.Size]
-    hidden: Tensor | None  # (3, B, D): what the first layer makes of the basis, where it is computed once
-    tf32: bool = False  # products inside the network; points are always placed in full float32
-    differences: "CNNDifferences | None" = None  # where the network is followed by differences from the center
+    hidden: Tensor | None  # (3, B, D): the first layer's output for each row of the basis, if computed once
+    tf32: bool = False  # for products inside the network; points are always placed in full float32
+    differences: "CNNDifferences | None" = None  # if the network is computed as differences from the center
 
     def __call__(self, coordinates: Tensor) -> Tensor:
-        """What the score makes of the points (R, 2), in float64."""
+        """The scores of the points (R, 2), in float64."""
         weights = F.pad(coordinates, (1, 0), value=1.0).to(self.basis)  # (R, 3)
         with float32_products(tf32=False):
             # Parameters of each point, as views of one matrix (R, P).
@@ -75,7 +75,7 @@ class Plane:
                 outputs = self.differences(weights[:, 1:], parameters)
             else:
                 outputs = self.backbone.stacked(parameters, inputs)
-        with float32_products(tf32=False):  # what branches make of features is no difference, and little work
+        with float32_products(tf32=False):  # branches do not work on differences, and are little work
             return self.score(*outputs, parameters)
 
     def _inputs(self, weights: Tensor, parameters: dict[str, Tensor]) -> Tensor:
@@ -100,8 +100,8 @@ def plane(
 ) -> Plane:
     """The plane through `center` (on any device) along two directions, on the device of `images`.
 
-    `tf32`: products inside the network are rounded; those of a CNN act on differences from the center, so that its
-    surface is not.
+    `tf32`: products inside the network are rounded; a CNN's act on differences from the center, so that its surface is
+    not rounded.
     """
     three = {n: torch.stack([v, *(d[n].to(v) for d in directions)]).to(images) for n, v in center.items()}
     hidden = None
@@ -109,7 +109,7 @@ def plane(
         weight, bias = three.pop("blocks.0.0.weight"), three.pop("blocks.0.0.bias")
         with float32_products(tf32=False):
             hidden = images.flatten(1) @ weight.mT + bias[:, None]
-    if backbone.channels_last:  # on a CPU too: three times as fast where nothing is trained
+    if backbone.channels_last:  # on a CPU too: three times as fast without training
         images = images.contiguous(memory_format=torch.channels_last)
     differences = None
     if tf32 and isinstance(backbone, CNN):
@@ -123,7 +123,7 @@ def plane(
 def points_that_fit(plane: Plane) -> int:
     """How many grid points to compute at once: by memory on a GPU, by caches on a CPU."""
     images = len(plane.images)
-    # Of what a backward pass would keep, which is more than a forward pass holds.
+    # What a backward pass would keep, which is more than a forward pass holds.
     point = int(bytes_kept(plane.backbone, tuple(plane.images.shape[1:]))) * images + 4 * plane.basis.shape[1]
     room = _CPU_BYTES
     if plane.images.is_cuda:
@@ -137,23 +137,23 @@ def points_that_fit(plane: Plane) -> int:
 class CNNDifferences:
     """A CNN's outputs on a plane, as differences from those at its center: TF32 products that do not roughen a surface.
 
-    A surface varies by little around its center, by less than TF32 rounds where directions have unit norm. What is
-    added to the center's maps varies with it, and can be propagated by itself:
+    A surface varies little around its center: with directions of unit norm, by less than TF32 rounds. The change of the
+    center's maps varies with the surface, and can be propagated by itself:
 
         maps at a point     x + d
         next layer          x' + d',  d' = relu(pool(z + W * d + a z1 + b z2)) - x'
 
-    W are the weights at the point (a, b). The rest is of the center, computed once for a plane in full float32: its
-    maps x, and what its own weights (z) and those of the directions (z1, z2) make of them, with their biases. Only
-    `W * d` is left for a point, and its rounding is a part of d, not of the maps.
+    W are the weights at the point (a, b). The rest belongs to the center and is computed once for a plane in full
+    float32: its maps x, and the outputs for them with its own weights (z) and those of the directions (z1, z2), with
+    their biases. A point computes only `W * d`, whose rounding error is relative to d, not to the maps.
 
     `three` holds each parameter of center, first and second direction, stacked. The caller chooses the precision of
-    products at points, and has the center computed in full.
+    products at points, and computes the center in full precision.
     """
 
     def __init__(self, backbone: CNN, images: Tensor, three: Mapping[str, Tensor]) -> None:
         self.backbone = backbone
-        # On a GPU the elementwise rest of a layer is one kernel; it would take longer than the products otherwise.
+        # On a GPU the elementwise rest of a layer is one kernel; otherwise it would take longer than the products.
         self.shift = torch.compile(_shift, dynamic=False) if images.is_cuda else _shift
         self.layers: list[tuple[str, Product, bool, Three, Tensor]] = []
         self.features: dict[str, Tensor] = {}
@@ -212,7 +212,7 @@ def _after(maps: Tensor, pool: bool) -> Tensor:
 def _shift(
     from_input: Tensor | None, z: Tensor, first: Tensor, second: Tensor, after: Tensor, a: Tensor, b: Tensor, pool: bool
 ) -> Tensor:
-    """How far the layer's output is from the center's, from what its product made of its input's difference."""
+    """The distance of the layer's output from the center's, given the product with its input's difference."""
     moved = a * first + b * second
     if from_input is not None:
         moved = moved + from_input

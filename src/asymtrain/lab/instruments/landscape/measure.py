@@ -1,13 +1,13 @@
 """The loss surface around states of runs, at several redundancies, over many draws of directions.
 
 For each state and each draw: two directions, a grid around the state, the loss on a sample at every grid point, and the
-statistics of that surface. Surfaces that are the same function at the same points are computed once. That is the rule,
-not the exception: idle branches never enter the loss, so a redundancy of 300 needs what a redundancy of 1 needs, and
-along directions of unit variance not even another surface.
+statistics of that surface. Surfaces that are the same function at the same points are computed once. This is the usual
+case: idle branches never enter the loss, so a redundancy of 300 costs the same as a redundancy of 1, and along
+directions of unit variance it needs no other surface at all.
 
-`measure_module_landscape` does the same around any module. Many grid points are computed in one call of it, by
-`torch.func.vmap` over its parameters. A module that cannot be vectorised (its forward pass asks for a number, say) is
-called once for each point instead, with a warning; so are convolutions on a CPU, where that is faster, without one.
+`measure_module_landscape` does the same around any module. It computes many grid points in one call, by
+`torch.func.vmap` over the parameters. A module that cannot be vectorised (its forward pass asks for a number, say) is
+called once for each point instead, with a warning; convolutions on a CPU also are, without one, since it is faster.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 PlaneOf = Callable[[int, tuple[Parameters, Parameters]], tuple[LossesOn, int]]
 """Parts (R, L) of the losses around a network along two directions, and how many points to compute at a time."""
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
-_OWN = "own."  # before a name, so that no parameter of a user's model is taken for one of our branches
+_OWN = "own."  # before a name, so that no parameter of a user's model is mistaken for one of our branches
 
 
 def measure_landscape(
@@ -61,11 +61,11 @@ def measure_landscape(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
-    """The surfaces around one or more states of one backbone, which are not changed.
+    """The surfaces around one or more states of one backbone, which stay unchanged.
 
     Give the states of several redundancies (0 is Plain) and seeds to compare them: draws are keyed by (seed, draw), so
-    all redundancies of a seed are looked at along the same directions, on the same images. `progress` is called with
-    the number of draws that are done and wanted.
+    all redundancies of a seed have the same directions and the same images. `progress` is called with the numbers of
+    finished and of wanted draws.
     """
     settings = settings or LandscapeSettings()
     all_states = [states] if isinstance(states, State) else list(states)
@@ -82,9 +82,9 @@ def measure_losses(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> list[Landscape]:
-    """`measure_landscape` for each of several losses, in place of that of the settings, from the same forward passes.
+    """`measure_landscape` for several losses, in place of the one in the settings, from the same forward passes.
 
-    The network is nearly all of the work: the total loss beside the main loss costs what its branches do.
+    The network is nearly all of the work: the total loss adds only the cost of its branches to the main loss.
     """
     started, where = time.perf_counter(), default_device(device)
     subjects, networks = subjects_of(states, dataset, settings.sample, losses, where)
@@ -110,13 +110,12 @@ def measure_module_landscape(
     chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
-    """The surfaces of `loss_fn(module(inputs), targets)` around a module as it is, which is not changed.
+    """The surfaces of `loss_fn(module(inputs), targets)` around a module in its current state, which stays unchanged.
 
-    All parameters that require a gradient move; the module is in eval mode. Of `settings`, grid, draws, steps and kinds
-    of directions are taken; the inputs are the sample, and without idle branches "live" directions are those over all.
-    Draws are keyed by `seed`. `chunk` is how many grid points one call computes (by default one where there are
-    convolutions on a CPU, which are slower together), `progress` is called with the number of draws that are done
-    and wanted.
+    All parameters that require a gradient move; the module is in eval mode. Of `settings`, it uses grid, draws, steps
+    and kinds of directions; the inputs are the sample, and without idle branches "live" equals "all". Draws are keyed
+    by `seed`. `chunk` is how many grid points one call computes (by default one for convolutions on a CPU, which are
+    slower together), `progress` is called with the numbers of finished and of wanted draws.
     """
     started, settings = time.perf_counter(), settings or LandscapeSettings()
     if settings.loss != "main" or settings.precision != "fp32":
@@ -128,7 +127,7 @@ def measure_module_landscape(
         raise UsageError("no parameter of the module requires a gradient: there is nothing to move")
     device = next(iter(center.values())).device
     if chunk is None:
-        # Vectorised over weights, a convolution is one of many groups: several times slower there than one by one.
+        # Vectorised over weights, a convolution becomes a grouped one: several times slower on a CPU than one by one.
         convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
         chunk = _ON_GPU if device.type != "cpu" else 1 if convolves else _ON_CPU
     losses_at = _module_losses(module, inputs, targets, loss_fn, center, together=chunk > 1)
@@ -189,7 +188,7 @@ def _look_around(
 
 
 class _Draw:
-    """Two directions of one seed, and the losses along them. Each is computed once."""
+    """Two directions of one seed, and the losses along them. Each is computed only once."""
 
     def __init__(
         self, centers: list[Parameters], plane_of: PlaneOf, settings: LandscapeSettings, seed: int, draw: int
@@ -200,7 +199,7 @@ class _Draw:
         self.parts: dict[tuple[int, bool, tuple[float, float]], Floats] = {}
 
     def parts_around(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Floats:
-        """Parts (n, m, L) of the losses around a subject, whose grid has these steps."""
+        """Parts (n, m, L) of the losses around a subject, on a grid with these steps."""
         by_filter = directions == "filter"
         key = (subject.network, by_filter, scale)
         if key not in self.parts:
@@ -216,7 +215,7 @@ class _Draw:
         return self.parts[key]
 
     def scale(self, subject: Subject, directions: Directions, scaling: Scaling) -> tuple[float, float]:
-        """How far one step of the grid goes along each direction as it was drawn."""
+        """The length of one grid step along each direction as it was drawn."""
         step = self.settings.step_of(scaling)
         if scaling != "norm":
             return step, step
@@ -239,7 +238,7 @@ class _Draw:
 def _module_losses(
     module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn, center: Parameters, *, together: bool
 ) -> LossesAt:
-    """Losses of many points: in one call where that is wanted and the module can be vectorised, else in a call each."""
+    """Losses of many points: in one call if wanted and the module can be vectorised, else in one call for each."""
 
     def losses_of(together: bool) -> LossesAt:
         losses_at = planes.module_losses(module, inputs, targets, loss_fn, together=together)

@@ -1,4 +1,4 @@
-"""How a landscape is looked at, what a surface is described by, and what many surfaces say together."""
+"""The settings of a landscape, the statistics of a surface, and summaries of many surfaces."""
 
 import dataclasses
 import math
@@ -33,34 +33,34 @@ STATISTICS: dict[str, Bounds] = {
     "plane_r2": SHARES,
     "residual_std": POSITIVE,
 }
-"""What a surface is described by, with the least and the largest value of each."""
-CHANGED = ("std", "range", "mean_gradient", "residual_std")  # statistics whose change against Plain has a meaning
-AT_LEAST: Bounds = (-100.0, math.inf)  # percent: nothing can lose more than all of it
+"""The statistics of a surface, with the smallest and the largest possible value of each."""
+CHANGED = ("std", "range", "mean_gradient", "residual_std")  # statistics whose change against Plain is meaningful
+AT_LEAST: Bounds = (-100.0, math.inf)  # percent: nothing can fall by more than all of it
 
 
 @dataclass(frozen=True)
 class LandscapeSettings:
     """Which loss, on how many images, on which grid, along which directions.
 
-    Losses are as in training, but without dropout and augmentation; of the total, main + alpha * auxiliary, the weights
-    of the live branches move as well.
+    Losses are as in training, but without dropout and augmentation; for the total, main + alpha * auxiliary, the
+    weights of the live branches move as well.
 
-    Directions: "all", one Gaussian over all parameters, idle branches included; "live", over those that are trained,
-    which the backbone and the live branches are; "filter", normalised by filter. The first two are measured with both
-    scalings. A live branch does not enter the main loss either: with directions of unit norm its weights alone make
-    the surface of N >= 1 a little flatter than Plain's.
+    Directions: "all", one Gaussian over all parameters, idle branches included; "live", over the trained parameters,
+    which are the backbone and the live branches; "filter", normalised by filter. The first two are measured with both
+    scalings. A live branch does not enter the main loss either: with directions of unit norm its weights alone make the
+    surface of N >= 1 a little flatter than Plain's.
 
-    Precision "tf32" makes products on a GPU faster. Those of a CNN then act on differences from the center, so rounding
-    is a small part of what the surface varies by (`CNNDifferences`; a test allows a hundredth of the deviation in a
-    tiny network, where few units average it out). For the others it moves a weight by about 5e-6, which is of the order
-    of the step along directions of unit norm in a large network: take it for `step` alone.
+    Precision "tf32" makes products on a GPU faster. A CNN's then act on differences from the center, so rounding is a
+    small part of the surface's variation (`CNNDifferences`; a test allows a hundredth of the deviation in a tiny
+    network, where few units average it out). In other networks it moves a weight by about 5e-6, which is similar to a
+    step along directions of unit norm in a large network: there, use it for `step` alone.
     """
 
     grid: int = 51  # points along each of the two directions
     sample: int = 500  # training images on which the loss is the mean
     draws: int = 10  # pairs of directions
-    # Between neighbouring grid points. Along directions of unit variance: how far each weight moves, in standard
-    # deviations; the grid reaches 0.01 to each side. Along those of unit norm and filter-normalised ones it reaches 1.
+    # Between neighbouring grid points. For directions of unit variance, `step` is how far each weight moves, in
+    # standard deviations: the grid reaches 0.01 to each side. For unit norm and filter-normalised ones it reaches 1.
     step: float = 4e-4
     norm_step: float = 0.04
     filter_step: float = 0.04
@@ -103,43 +103,43 @@ class LandscapeSettings:
 
 @dataclass(frozen=True)
 class SurfaceStatistics:
-    """One surface in numbers. All but `non_finite` are None where a point of the surface is not finite.
+    """One surface in numbers. All but `non_finite` are None if a point of the surface is not finite.
 
     The gradient is the difference of neighbouring grid points per grid index: half of (next - previous) inside,
     (next - this) at an edge, as numpy.gradient with spacing 1.
     """
 
     std: float | None = None  # of the losses over all grid points (divided by their number)
-    range: float | None = None  # largest loss less smallest
+    range: float | None = None  # largest loss minus smallest
     mean_gradient: float | None = None  # mean over grid points of the gradient's length
     plane_r2: float | None = None  # share of the variance that the least-squares plane explains; None if constant
-    residual_std: float | None = None  # of what the plane leaves
+    residual_std: float | None = None  # of the residuals of that plane
     center: float | None = None  # see `middle_loss`
-    non_finite: int = 0  # how many grid points have an infinite loss or none
+    non_finite: int = 0  # how many grid points have an infinite or undefined loss
 
 
 def surface_statistics(losses: Floats) -> SurfaceStatistics:
     if non_finite := int(np.count_nonzero(~np.isfinite(losses))):
         return SurfaceStatistics(non_finite=non_finite)
     center = middle_loss(losses)
-    shifted = losses - center  # from the middle's loss on: the variation may be a millionth of the loss itself
+    shifted = losses - center  # relative to the middle's loss: the variation may be a millionth of the loss itself
     along, across = np.gradient(shifted)
     residual = shifted - fitted_plane(shifted)
     variance = float(shifted.var())
-    # Below this the variation is the rounding of float64 numbers of this size.
+    # Below this, the variation is float64 rounding of numbers of this size.
     constant = math.sqrt(variance) <= 1e-15 * max(1.0, abs(center))
     return SurfaceStatistics(
         std=math.sqrt(variance),
         range=float(np.ptp(shifted)),
         mean_gradient=float(np.hypot(along, across).mean()),
-        plane_r2=None if constant else max(0.0, 1 - float(residual.var()) / variance),  # below 0 is rounding
+        plane_r2=None if constant else max(0.0, 1 - float(residual.var()) / variance),  # below 0 only by rounding
         residual_std=float(residual.std()),
         center=center,
     )
 
 
 def middle_loss(losses: Floats) -> float:
-    """The loss in the middle of the grid; between the middle points where the grid is even."""
+    """The loss in the middle of the grid; the mean of the middle points if the grid is even."""
     rows, columns = losses.shape
     return float(losses[(rows - 1) // 2 : rows // 2 + 1, (columns - 1) // 2 : columns // 2 + 1].mean())
 
@@ -154,7 +154,7 @@ def fitted_plane(losses: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class DrawsEstimate(Estimate):
-    """An estimate over n draws, or over the means of n seeds, and the range of 95% of single draws (percentiles)."""
+    """An estimate over n draws, or over n seeds' means, and the range of 95% of single draws (percentiles)."""
 
     percentile_low: float | None
     percentile_high: float | None
@@ -163,8 +163,8 @@ class DrawsEstimate(Estimate):
 def over_draws(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING) -> DrawsEstimate:
     """Mean and intervals of the draws of each seed; missing ones are left out.
 
-    Of one seed, over its draws. Of several, over the seeds' means, since draws around one state say nothing of another;
-    the percentiles are those of all single draws.
+    For one seed, intervals are over its draws. For several, over the seeds' means, since draws around one state say
+    nothing of another; the percentiles are always over all single draws.
     """
     defined = [[value for value in group if value is not None] for group in groups]
     draws = [value for group in defined for value in group]
@@ -176,7 +176,7 @@ def over_draws(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHI
 
 @dataclass(frozen=True)
 class Level:
-    """A state that was looked at."""
+    """A measured state."""
 
     spec_id: str
     seed: int
@@ -188,7 +188,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Row:
-    """One surface. `scale` is how long one step of the grid is for a weight, in deviations of the direction drawn."""
+    """One surface. `scale` is one step of the grid for a weight, in deviations of the direction drawn."""
 
     level: Level
     directions: Directions
@@ -200,7 +200,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ViewSummary:
-    """Many draws of one view of one redundancy: over the draws of one seed, or over the means of several."""
+    """Many draws of one view at one redundancy: over the draws of one seed, or over the means of several."""
 
     epoch: int
     redundancy: int
@@ -210,11 +210,11 @@ class ViewSummary:
     parameters: int
     seeds: int
     draws: int
-    non_finite: int  # draws with a loss that is not finite, which are left out
+    non_finite: int  # draws with a loss that is not finite; they are left out
     statistics: Mapping[str, DrawsEstimate]  # by name (`STATISTICS`)
     changes: Mapping[str, DrawsEstimate]  # in percent of Plain with the same seed and draw; empty for and without Plain
-    # In percent, what the number of parameters alone makes of the deviation: with directions of unit norm a weight
-    # moves by sqrt(parameters of Plain / parameters) as far, else as far as before.
+    # In percent: the change of the deviation that the number of parameters alone causes. With directions of unit norm a
+    # weight moves by sqrt(parameters of Plain / parameters) as far, else as far as before.
     predicted_change: float | None
 
 
@@ -226,7 +226,7 @@ class Landscape:
     rows: tuple[Row, ...]
     surfaces: Mapping[tuple[int, int, Directions, Scaling], Surface]
     evaluations: int  # grid points whose loss was computed; equal surfaces are computed once
-    seconds: float  # of losses that were looked at together, an equal share
+    seconds: float  # an equal share, if several losses were computed together
     device: str
 
     def summaries(self) -> list[ViewSummary]:
@@ -258,7 +258,7 @@ class Landscape:
 
 
 def finite_values(surface: Floats) -> list[list[float | None]]:
-    """Row by row, None for what is not finite."""
+    """The surface row by row, with None for values that are not finite."""
     return [[value if math.isfinite(value) else None for value in row] for row in surface.tolist()]
 
 

@@ -111,7 +111,7 @@ def landscape_tables(label: str, landscape: Landscape) -> list[Table]:
 def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
     """The changes of the deviation, and contours and surfaces of each view that differs from those before it."""
     figures = []
-    # Over live parameters every redundancy has the surface that redundancy 1 has over all of them.
+    # Over live parameters, every redundancy has the same surface as redundancy 1 over all parameters.
     measured = {key[2:] for key in landscape.surfaces}
     views = [view for view in VIEWS if view in measured and not (view[0] == "live" and ("all", view[1]) in measured)]
     for epoch in dict.fromkeys(key[0] for key in landscape.surfaces):
@@ -155,7 +155,7 @@ def _change_lines(summaries: Sequence[ViewSummary], levels: Sequence[int]) -> tu
 
 
 def _surface(redundancy: int, losses: Floats, *, relief: bool) -> Surface:
-    """Losses less the one in the middle; those that are not finite are left blank."""
+    """Losses minus the one in the middle; values that are not finite are left blank."""
     middle = middle_loss(losses)
     values = tuple(map(tuple, finite_values(losses - (middle if np.isfinite(middle) else 0.0))))
     x, y = (tuple(float(v) for v in np.arange(n) - (n - 1) / 2) for n in losses.shape)

@@ -1,4 +1,4 @@
-"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss."""
+"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and loss."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,9 +36,9 @@ def states_of_redundancies(
 ) -> list[State]:
     """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
 
-    With single activation, every redundancy from 1 on trains the same network with the same live branch: it is made
-    once, for the least of them. `take` makes states of specs after epochs. A run that diverged before the epoch is an
-    error.
+    With single activation, all redundancies from 1 on train the same network with the same live branch: it is made
+    once, for the smallest of them. `take` makes states of specs after epochs. A run that diverged before the epoch is
+    an error.
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
@@ -61,45 +61,45 @@ class Sample(NamedTuple):
 
     images: Tensor  # (B, 3, H, W), normalised
     targets: Tensor  # (B,)
-    branch_targets: Tensor  # (B,), of a run whose branches learn random labels
+    branch_targets: Tensor  # (B,), for a run whose branches learn random labels
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A state, ready to be evaluated. Subjects with the same `network` are looked at on one plane."""
+    """A state, ready to be evaluated. Subjects with the same `network` share a plane."""
 
     level: Level
-    counted: Parameters  # what a direction has entries for: the backbone and the live branches
+    counted: Parameters  # the parameters for which a direction has entries: the backbone and the live branches
     network: int
-    idle: tuple[int, int]  # idle branches at each point, and the weights of one of them over all points
-    alpha: float | None = None  # of the total loss; None where it is the main loss
+    idle: tuple[int, int]  # idle branches at each point, and how many weights one has over all points
+    alpha: float | None = None  # of the total loss; None for the main loss
 
     def surface(self, parts: Floats, loss: Loss) -> Surface:
-        """Its loss (n, m) from what was computed on its plane (n, m, L): the main loss, and the branches' if any."""
+        """Its loss (n, m) from the parts on its plane (n, m, L): the main loss, and the branches' if any."""
         return parts[..., 0] if loss == "main" or self.alpha is None else parts[..., 0] + self.alpha * parts[..., 1]
 
 
 @dataclass(eq=False)
 class SharedNetwork:
-    """A network that one or more states have, with the live branches of those whose total loss is wanted."""
+    """A network that one or more states share, with the live branches of states whose total loss is wanted."""
 
     settings: tuple[object, ...]  # of the sample and the main loss
     sample: Sample
     backbone: Parameters
-    scores: list[Score]  # of the main loss, and of the branches' if any
+    scores: list[Score]  # of the main loss, and of the branches if any
     branches: Parameters = field(default_factory=dict)
-    branch_settings: tuple[object, ...] = ()  # of their loss
+    branch_settings: tuple[object, ...] = ()  # of the branches' loss
 
     @property
     def center(self) -> Parameters:
-        """What moves."""
+        """The parameters that move."""
         return {**self.backbone, **self.branches}
 
     def has(self, backbone: Parameters, settings: tuple[object, ...]) -> bool:
         return self.settings == settings and _equal(self.backbone, backbone)
 
     def takes(self, branches: Parameters, settings: tuple[object, ...]) -> bool:
-        """Can these branches move with it? One set can, and none always."""
+        """Can these branches move with the network? It takes one set of branches; having no branches always fits."""
         free = not branches or not self.branches
         return free or (self.branch_settings == settings and _equal(self.branches, branches))
 
@@ -111,7 +111,7 @@ class SharedNetwork:
 def subjects_of(
     states: Sequence[State], dataset: Dataset, sample: int, losses: Collection[Loss], device: torch.device
 ) -> tuple[list[Subject], list[SharedNetwork]]:
-    """The states, checked, and the networks that they have: of `sample` images, for these losses."""
+    """The states, checked, and the networks that they share: on `sample` images, for these losses."""
     if not states:
         raise UsageError("there is no state to measure: give at least one")
     samples: dict[tuple[object, ...], Sample] = {}
@@ -185,7 +185,7 @@ def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device
 
 
 def _auxiliary_score(spec: RunSpec, dataset: Dataset, sample: Sample) -> Score:
-    """The sum over points, from the engine's own losses of them."""
+    """The sum of the engine's own losses over points."""
     objective = stack_loss([spec], build_backbone(spec, dataset))
     labels = sample.branch_targets if spec.branch_labels == "random" else sample.targets
 

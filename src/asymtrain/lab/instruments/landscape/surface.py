@@ -6,12 +6,12 @@ A direction has one entry for each parameter, drawn from N(0, 1) and keyed by (s
 are the same for every redundancy, and so are those of the live branch. What differs is the scale:
 
 - unit variance: the entries as drawn. Nothing depends on how many parameters there are.
-- unit norm: divided by the norm of the whole direction. Whatever is counted in that norm and never enters the loss, as
-  idle branches do, only makes the part that moves the network smaller.
+- unit norm: divided by the norm of the whole direction. Parameters that count in that norm but never enter the loss,
+  such as idle branches, only shrink the part that moves the network.
 - filter: each filter rescaled to the norm of the filter it moves (Li et al. 2018); biases and norm layers stay.
 
-Idle branches have no entries here: they enter a surface through the norm alone, and the squared norm of k standard
-normal entries is a chi-square variable with k degrees of freedom. That is what is drawn for them.
+Idle branches have no entries here: they enter a surface only through the norm. The squared norm of k standard normal
+entries is a chi-square variable with k degrees of freedom, and that is what is drawn for them.
 """
 
 import math
@@ -36,7 +36,7 @@ LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> loss
 def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
     """Standard normal entries like `center`, in float32; drawn on the CPU.
 
-    Branches have a stream of their own, so that the backbone's entries do not depend on whether there are any.
+    Branches have their own random stream, so that the backbone's entries do not depend on them.
     """
     shared, branches = (
         streams.generator(seed, f"landscape draw {draw} axis {axis}{kind}") for kind in ("", " of branches")
@@ -52,8 +52,8 @@ def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> d
 def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Tensor]:
     """The direction with every filter rescaled to the norm of that filter in `center`.
 
-    A filter is what leads to one output: a row of a matrix, a kernel of a convolution, a row of a branch (N, C, D).
-    Tensors of a single such filter, as a class token or positions (1, T, D) are, are scaled as a whole. Biases and the
+    A filter is all weights of one output: a row of a matrix, a kernel of a convolution, a row of a branch (N, C, D).
+    Tensors with a single filter, such as a class token or positions (1, T, D), are scaled as a whole. Biases and the
     parameters of norm layers (one axis, or a name that ends in "bias") do not move.
     """
     scaled = {}
@@ -64,7 +64,7 @@ def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Te
         axes = tuple(range(2 if is_branch(name) else 1, value.ndim))
         moved = direction[name]
         length = torch.linalg.vector_norm(value, dim=axes, keepdim=True)
-        # A filter whose direction is all zeros cannot be scaled to anything.
+        # A filter whose direction is all zeros cannot be rescaled.
         norm = torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-30)
         scaled[name] = moved * (length / norm)
     return scaled
@@ -77,7 +77,7 @@ def squared_norm(direction: Parameters) -> float:
 def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: int) -> float:
     """Squared norm of the entries of `branches` idle branches of `size` weights each (all points together).
 
-    A sum of chi-square variables, one for each branch: those of 20 branches are the first of those of 300.
+    A sum of chi-square variables, one for each branch: the first 20 of 300 branches are those of redundancy 20.
     """
     if not branches or not size:
         return 0.0
@@ -91,7 +91,7 @@ def grid_coordinates(points: int, step: float) -> Floats:
 
 
 def plane_through(losses_at: LossesAt, center: Parameters, directions: tuple[Parameters, Parameters]) -> LossesOn:
-    """Losses on the plane along two directions. `center` is not changed; points are made in its type."""
+    """Losses on the plane along two directions. `center` is not changed; points have its dtype."""
     first, second = directions
 
     def losses(coordinates: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Float
                 chunk = -(-chunk // 2)
                 continue
             done += len(losses_of[-1])
-        # One transfer at the end: a device computes on while the next chunk is asked for.
+        # One transfer at the end: the device goes on computing while the next chunk is requested.
         all_losses: Floats = torch.cat(losses_of).double().cpu().numpy()
     return all_losses.reshape(len(x), len(y), *all_losses.shape[1:])
 
@@ -138,8 +138,8 @@ def module_losses(
 ) -> LossesAt:
     """Losses of any module on one batch, for `plane_through`: `loss_fn(module(inputs), targets)` at each point.
 
-    The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are taken one after
-    the other, which works for every module, or `together`, for those that `torch.func.vmap` can vectorise.
+    The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are computed one
+    after the other, which works for every module, or `together`, if `torch.func.vmap` can vectorise the module.
     """
     buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
 

@@ -9,18 +9,18 @@ from asymtrain.lab.report.figure import Page
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
 
-QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores, which three seeds would exceed
+QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores; three seeds would take longer
 
 
 @dataclass(frozen=True)
 class TrajectoryOptions:
-    """None of its own: which runs is all there is to choose."""
+    """No options of its own: one chooses only the runs."""
 
 
 class TrajectoryInstrument(Instrument[TrajectoryOptions, "list[Run]"]):
     """Measure convergence, generalisation gap and where the learning curves part.
 
-    Of stored runs (--run), or of pairs that are trained for it. Called again, it goes on where it stopped.
+    Uses stored runs (--run), or trains pairs for it. Called again, it goes on where it stopped.
     """
 
     name = "trajectory"

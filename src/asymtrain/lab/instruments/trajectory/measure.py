@@ -1,7 +1,7 @@
 """How training went, from recorded runs: convergence, generalisation gap, when two ways of training part.
 
-Pure functions of `Run`s. Estimates are means over seeds with t intervals, cut at the values that there can be. A
-diverged run has no trajectory to its end: it is left out and counted.
+Pure functions of `Run`s. Estimates are means over seeds with t intervals, clipped to possible values. A diverged run
+has no complete trajectory: it is left out and counted.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Trajectory:
     spec: RunSpec  # of the first seed
     seeds: tuple[int, ...]
     diverged: int
-    convergence: Estimate  # epoch from which a run is as good as at its best, see `convergence_epoch`; over seeds
-    convergence_of_mean: int  # that epoch of the mean curve
+    convergence: Estimate  # epoch from which a run is about as good as its best (`convergence_epoch`); over seeds
+    convergence_of_mean: int  # the same epoch for the mean curve
     final: Estimate  # validation accuracy after the last epoch
     best: Estimate  # highest validation accuracy
     gaps: tuple[tuple[int, Estimate], ...]  # generalisation gap at chosen epochs
@@ -41,13 +41,13 @@ class Trajectory:
 class Parting:
     """When the validation curves of Plain and Asymmetric part: their paired difference over training.
 
-    They part at the first epoch from which the interval of the difference excludes 0, on one side, to the last epoch.
-    The intervals are those of single epochs, not of the whole curve at once.
+    They part at the first epoch from which the interval of the difference excludes 0 on one side until the last epoch.
+    The intervals are for single epochs, not for the whole curve at once.
     """
 
-    epoch: int | None  # None where they do not part
+    epoch: int | None  # None if they do not part
     side: Literal["above", "below"] | None  # whether Asymmetric is above or below Plain from there on
-    pairs: int  # seeds that both have
+    pairs: int  # seeds that both sides have
     difference: Curve  # Asymmetric - Plain
 
 
@@ -66,7 +66,7 @@ class TrajectoryPair:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Comparisons of Asymmetric with Plain; trajectories without a partner; specs of which every seed diverged."""
+    """Comparisons of Asymmetric with Plain; trajectories without a partner; specs whose seeds all diverged."""
 
     comparisons: tuple[TrajectoryPair, ...]
     alone: tuple[Trajectory, ...]
@@ -75,7 +75,7 @@ class Trajectories:
 
 def convergence_epoch(accuracies: Sequence[float]) -> int:
     """First epoch, from 1, whose accuracy is at least (1 - TOLERANCE) times the best."""
-    least = (1 - TOLERANCE) * max(accuracies) - 1e-12  # accuracies are counts over images: this is rounding
+    least = (1 - TOLERANCE) * max(accuracies) - 1e-12  # accuracies are counts over images: the margin is for rounding
     return next(number for number, value in enumerate(accuracies, start=1) if value >= least)
 
 
@@ -128,10 +128,10 @@ def parting(plain: Sequence[Run], asymmetric: Sequence[Run]) -> Parting:
 
 
 def compare_trajectories(runs: Iterable[Run]) -> Trajectories:
-    """The trajectories of all runs, Asymmetric beside Plain where both are there.
+    """The trajectories of all runs, Asymmetric beside Plain if both are there.
 
-    Runs belong together when they differ in their seed only; one group of Plain
-    runs may be the partner of several Asymmetric ones.
+    Runs belong together if they differ only in their seed; one group of Plain runs may be the partner of several
+    Asymmetric ones.
     """
     groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
     finished_groups = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}

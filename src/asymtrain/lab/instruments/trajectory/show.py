@@ -61,7 +61,7 @@ def trajectory_page(runs: Sequence[Run]) -> Page:
 
 
 def _headline(result: Trajectories, labels: Sequence[str]) -> Headline | None:
-    """Where the curves part, and the final difference of each comparison, of three at most."""
+    """Where the curves part, and the final difference, for three comparisons at most."""
     partings = [(label, pair.parting) for label, pair in zip(labels, result.comparisons, strict=False)]
     partings = [(label, parting) for label, parting in partings if parting.pairs]
     if not partings:

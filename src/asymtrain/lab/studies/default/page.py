@@ -83,7 +83,7 @@ def judged_page(study: Extent, runs: RunsById) -> Page:
 
 
 def arms_of(study: Extent, part: Part, arm: str, runs: RunsById) -> Arms:
-    """The effects of one arm against the baseline, corrected as a family; a task that chose no branches has none."""
+    """The effects of one arm against the baseline, corrected as a family; empty for a task that chose no branches."""
     effects, complete = list[ArmEffect](), True
     for task in _tasks(part):
         all_seeds = seeds(study, task, runs)
@@ -96,7 +96,7 @@ def arms_of(study: Extent, part: Part, arm: str, runs: RunsById) -> Arms:
 
 
 def conditions(others: Arms, own: Arms, unseen: Arms) -> list[Condition]:
-    """What docs/default-protocol.md asks of the default, one by one."""
+    """The conditions of docs/default-protocol.md for the default, one by one."""
     points = {effect.task.model: effect.row["points"] for effect in others.effects}
     harmed, missed = (_those(arms, lambda effect: effect.verdict not in SAFE) for arms in (others, unseen))
     helped = _those(others, lambda effect: effect.verdict == "helps")
@@ -156,7 +156,7 @@ def _conditions_table(conditions: Sequence[Condition]) -> Table:
 
 
 def _choices_table(study: Extent, runs: RunsById) -> Table:
-    """What each family is given by the others, and what all models of a kind choose."""
+    """What the other families choose for each family, and what all models of a kind choose."""
     columns = (Column("Blocks"), Column("For"), Column("Configuration"))
     rows = []
     for kind in KINDS:
@@ -177,7 +177,7 @@ def _label(kind: Kind, name: str | None) -> str:
 
 
 def _gains_table(study: Extent, runs: RunsById) -> Table:
-    """Validation accuracy of every candidate as a difference to the baseline's, in points."""
+    """Validation accuracy of every candidate as a difference from the baseline, in points."""
     columns = (Column("Model"), *(Column(name, "number", digits=1, signed=True) for name in CANDIDATES))
     rows = list[tuple[str | float, ...]]()
     for kind in KINDS:

@@ -18,16 +18,16 @@ Kind = Literal["tokens", "convolutions"]  # what the repeated blocks are made of
 Part = Literal["select", "confirm", "unseen"]
 
 CHOOSING = ("mlp", "cnn", "vit", "resnet18", "plain18", "convnext", "vit_tiny", "swin", "mixer")
-"""The models of the practice study: they choose, and each is judged by what the other families chose."""
+"""The models of the practice study: they choose, and each is judged by the choice of the other families."""
 UNSEEN: Mapping[str, Model] = {
     "eva02": Model("EVA-02", "transformer", "timm:eva02_tiny_patch14_224", {"img_size": 32, "patch_size": 4}),
     "cait": Model("CaiT", "transformer", "timm:cait_xxs24_224", {"img_size": 32, "patch_size": 4}),
     "regnet": Model("RegNetY", "residual convolutions", "timm:regnety_002", {"output_stride": 8}),
     "efficientnet": Model("EfficientNet", "residual convolutions", "timm:efficientnet_b0", {"output_stride": 8}),
 }
-"""Models that no selection sees."""
+"""Models that take part in no selection."""
 MODELS: Mapping[str, Model] = {**{name: PRACTISED[name] for name in CHOOSING}, **UNSEEN}
-OTHER_DATA = ("mlp", "cnn", "vit", "resnet18", "mixer")  # models that are also trained on a dataset no selection sees
+OTHER_DATA = ("mlp", "cnn", "vit", "resnet18", "mixer")  # models that are also trained on a dataset without a selection
 
 FULL = Extent(
     data={
@@ -48,7 +48,7 @@ QUICK = Extent(
     models=MODELS,
 )
 FIRST_SEEDS, MORE_SEEDS = 5, 5  # of a confirmation; and how many are added at a time
-WIDE = 0.4  # points: where half of an interval is wider, seeds are added until there are no more
+WIDE = 0.4  # points: if half of an interval is wider, seeds are added as long as there are any
 
 _OWN_LAYERS: Mapping[Kind, str] = {"tokens": "mlp", "convolutions": "tower"}  # heads with layers of their own
 DISTILLED = "distilled"
@@ -62,10 +62,10 @@ CANDIDATES: Mapping[str, Candidate] = {
     DISTILLED: replace(RECOMMENDED, objective="distill", bias="none", layers="later"),  # with a head of its kind
     "balanced": replace(RECOMMENDED, balance="norms"),
 }
-"""By name; all but `strong` and `distilled` change one thing of the first."""
+"""By name; all but `strong` and `distilled` change one thing in the first."""
 
-LARGEST_LOSS = 1.0  # points: a candidate that costs any model more, on validation, cannot be chosen
-KEPT = 0.7  # the share of a model's own gain that the default must keep, where that is OWN_GAIN points or more
+LARGEST_LOSS = 1.0  # points: a candidate that costs any model more on validation cannot be chosen
+KEPT = 0.7  # the share of a model's own gain that the default must keep, if that gain is OWN_GAIN points or more
 OWN_GAIN = 1.0
 LEAST_HELPED = 5  # models
 
@@ -74,8 +74,8 @@ LEAST_HELPED = 5  # models
 class DefaultTask:
     """One model on one dataset, and what is asked of it.
 
-    `select` trains every candidate. `confirm` trains, on fresh seeds, what other families chose for the model, what all
-    models of its kind chose, and what it chose itself. `unseen` trains what all models of its kind chose.
+    `select` trains every candidate. `confirm` trains, on fresh seeds, the choice of other families for the model, the
+    choice of all models of its kind, and its own choice. `unseen` trains the choice of all models of its kind.
     """
 
     model: str
@@ -103,7 +103,7 @@ def candidate_for(kind: Kind, name: str) -> Candidate:
 
 
 def arms(kind: Kind) -> tuple[Arm, ...]:
-    """None, and every candidate."""
+    """The arm without branches, and every candidate."""
     return (NONE, *(arm_of(name, candidate_for(kind, name)) for name in CANDIDATES))
 
 

@@ -1,6 +1,6 @@
-"""What is chosen, and what a task needs next: from validation accuracies of stored runs alone, but for the seeds.
+"""What is chosen, and what a task needs next: from stored validation accuracies alone, except for the number of seeds.
 
-How many seeds a confirmation has follows from the width of its interval, never from its sign.
+The number of a confirmation's seeds depends on the width of its interval, never on its sign.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ def selecting(kind: Kind) -> list[DefaultTask]:
 
 
 def gains(study: Extent, task: DefaultTask, runs: RunsById) -> Gains | None:
-    """What each candidate gains, mean over the seeds of the selection; None until all are trained."""
+    """The gain of each candidate, mean over the seeds of the selection; None until all are trained."""
     means = {}
     for arm in protocol.arms(task.kind):
         ids = [spec.id for spec in selection_specs(study, task, [arm])]
@@ -45,9 +45,9 @@ def gains(study: Extent, task: DefaultTask, runs: RunsById) -> Gains | None:
 
 
 def choice(by_model: Mapping[str, Gains]) -> str | None:
-    """The candidate with the largest mean gain, families counted equally; None where none gains.
+    """The candidate with the largest mean gain, families counted equally; None if none gains.
 
-    One that costs a model of theirs more than `LARGEST_LOSS` cannot be chosen. Ties go to the first.
+    A candidate that costs one of these models more than `LARGEST_LOSS` cannot be chosen. Ties go to the first.
     """
     families: dict[str, list[Gains]] = {}
     for model, own in by_model.items():
@@ -59,7 +59,7 @@ def choice(by_model: Mapping[str, Gains]) -> str | None:
 
 
 def choices(study: Extent, task: DefaultTask, runs: RunsById) -> dict[str, str | None] | None:
-    """By arm, the candidate that a task trains on fresh seeds, None for no branches; nothing until all is selected."""
+    """By arm, the candidate that a task trains on fresh seeds (None: no branches); None until all is selected."""
     gains_of = {other: gains(study, other, runs) for other in selecting(task.kind)}
     by_model = {other.model: own for other, own in gains_of.items() if own is not None}
     if len(by_model) < len(gains_of):
@@ -72,7 +72,7 @@ def choices(study: Extent, task: DefaultTask, runs: RunsById) -> dict[str, str |
 
 
 def final_arms(study: Extent, task: DefaultTask, runs: RunsById) -> list[Arm] | None:
-    """The arms of a task on fresh seeds, the baseline first; one without branches is left out."""
+    """The arms of a task on fresh seeds, the baseline first; an arm without branches is left out."""
     chosen = choices(study, task, runs)
     if chosen is None:
         return None
@@ -80,7 +80,7 @@ def final_arms(study: Extent, task: DefaultTask, runs: RunsById) -> list[Arm] | 
 
 
 def seeds(study: Extent, task: DefaultTask, runs: RunsById) -> tuple[int, ...]:
-    """The seeds of a task: more where the interval of its first arm is too wide to say anything."""
+    """The seeds of a task: more if the interval of its first arm is too wide to say anything."""
     arms, count = final_arms(study, task, runs), protocol.FIRST_SEEDS
     while arms is not None and len(arms) > 1 and count < len(study.seeds):
         own = study.seeds[:count]

@@ -1,12 +1,12 @@
 """The paper as data and recipes: its printed numbers, its claims, what is run for them, and the verdicts.
 
-How a number goes, each step a file:
+The steps from printed numbers to verdicts, each one file:
 
     numbers, claims          what the paper prints (`printed/*.csv`) and claims
-    study                    how it is reproduced: readings, sizes, seeds; words of the paper become specs
+    study                    how it is reproduced: readings, sizes, seeds; the paper's words become specs
     blocks                   parts of recipes that are run in one go; `studies.frame` trains them into a store
-    measurements             what is measured beside training, and how
-    recipes/                 which rows a table or figure rests on, and how they become it (`recipe`)
+    measurements             what is measured in addition to training, and how
+    recipes/                 which rows a table or figure needs, and how they become it (`recipe`)
       comparisons, searches    Plain against Asymmetric, seed by seed; settings that a search chose
       tables                   the columns, cells and lines that recipes share
     evidence, verdicts       numbers for each seed under the label of a printed cell; the rule, and its words
@@ -48,7 +48,7 @@ class Paper(StudyOfBlocks):
         return Scope() if quick else Scope(sizes=SIZES["paper"], precision="bf16")
 
     def chooses_by(self, spec: "RunSpec") -> bool:
-        """Searches alone choose settings, and their trials are never tested."""
+        """Only searches choose settings, and their trials are never tested."""
         return spec.test == "never"
 
     def is_small(self, scope: "Scope") -> bool:

@@ -1,4 +1,4 @@
-"""The reproduction in blocks, by information a minute: parts of recipes, and the readings or precision they take."""
+"""The reproduction in blocks, by information a minute: parts of recipes, and their readings or precision."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ def _parts(names: str, archs: Collection[str] = ARCHS) -> tuple[Recipe, ...]:
 
 
 def _variants(name: str, *labels: str) -> Recipe:
-    """The recipe with some of its runs: variants such as `cnn/softmax`, and Plain beside them."""
+    """The recipe with only some of its runs: variants such as `cnn/softmax`, and Plain."""
     return dataclasses.replace(RECIPES[name], needs=partial(needs_for, name, labels))
 
 

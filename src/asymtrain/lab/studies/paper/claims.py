@@ -1,10 +1,10 @@
 """The paper's 36 claims, each with the parts that it is tested by.
 
-What a claim says stands in `printed/claims.csv`; here stands which printed cells it is about, and how. Paper effects
-are read from the tables under the same labels. A claim holds as far as the weakest of its parts does
+A claim's words are in `printed/claims.csv`; this file says which printed cells it is about, and how. The paper's
+effects are read from the tables under the same labels. A claim holds as far as its weakest part does
 (`verdicts.judge`).
 
-Beside the labels of `numbers` there are those of evidence that the paper prints no cell for:
+Besides the labels of `numbers` there are labels of evidence for which the paper prints no cell:
 
     redundancy/ARCH/N   as table1/ARCH/N, with one learning rate, weight decay and alpha for every N (claims about N)
     convergence/ARCH    as table3/ARCH/convergence, over all epochs of the runs instead of the first 100 (Effect)
@@ -40,19 +40,19 @@ class Part:
     `not reversed`: that difference is not of the other sign by 1 point or more.
     `agreement`: a value and a change are both clear and have one sign.
     `significant`: p < 0.001 (Bonferroni) and a large d_av in every cell. `zero`: every value is 0.
-    Of a `minimum` over measured steps, whose number decides how low it is: reproduced by this or else inconclusive.
+    For a `minimum` over measured steps, which their number affects: reproduced by this rule, or else inconclusive.
     """
 
     how: How
     labels: tuple[str, ...]  # of the evidence
     paper: float | None = None
     of: Of = "change"  # in percent of Plain; or a cell's Asymmetric side, or the value or minimum of a `Quantity`
-    sign: int = 0  # that the claim asserts, 1 or -1; 0 where it asserts none
+    sign: int = 0  # that the claim asserts, 1 or -1; 0 if it asserts none
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper and the parts that it is tested by."""
+    """A claim of the paper and the parts that test it."""
 
     id: str
     where: str
@@ -89,7 +89,7 @@ def claim(name: str) -> Claim:
 
 
 def family(label: str) -> int:
-    """Over how many cells a test of this cell is corrected: those of its table or figure."""
+    """How many cells a test of this cell is corrected for: all of its table or figure."""
     table = label.partition("/")[0]
     sizes = {"redundancy": len(labels("table1")), "convergence": len(labels("table3"))}
     sizes |= {"figure9": 4, "inference": 3}  # figure 9 has four panels
@@ -104,7 +104,7 @@ def epochs_wanted(label: str) -> int:
     return {"table2": 100, "table3": 100, "table5": 0, "table6": 0, "inference": 0}.get(parts[0], 200)
 
 
-# Figure 9 prints no cells: the claims have its numbers.
+# Figure 9 prints no cells: its numbers are in the claims.
 FIGURE9 = {"object_coverage": "c23", "peak_strength": "c24", "gini_sparsity": "c25"}
 
 
@@ -124,7 +124,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
     noisy = tuple(f"table12/mlp/{share}" for share in (0.5, 0.7, 0.8))
     landscape = [
         label for table in ("table5", "table6") for label in labels(table) if label.endswith("std_loss")
-    ]  # the deviation alone: range and gradient of a plane say the same
+    ]  # the deviation alone: for a plane, range and gradient say the same
     coverage, plain_later = "table14/object_coverage/20", "table14/object_coverage/100"
     printed_coverage = _numbers("c22")
     unmoved = Part("no effect", ("table10/cnn",), paper_change("table10/cnn"))
@@ -139,7 +139,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c07": ("cosine", (_value("effect", "table2/vit/average"),)),
         "c08": ("cosine", (_value("effect", "table2/cnn/average"),)),
         "c09": ("cosine", (_value("near zero", "table2/mlp/average"),)),
-        # The claim says positive; the printed minimum is negative. What is tested is the claim.
+        # The claim says positive, but the printed minimum is negative. The claim is tested.
         "c10": ("cosine", (Part("sign", ("table2/vit/min",), printed("table2/vit/min").value, "minimum", sign=1),)),
         "c11": ("cosine", (Part("effect", ("table2/cnn/min",), printed("table2/cnn/min").value, "minimum", sign=-1),)),
         "c12": ("ordering", tuple(_agreement(arch) for arch in ("mlp", "cnn", "vit"))),
@@ -152,7 +152,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c19": ("landscape change", _effects("table6/cnn/300/std_loss")),
         "c20": ("landscape change", _effects("table6/vit/300/std_loss")),
         "c21": ("landscape change", tuple(_sign(label) for label in landscape)),
-        # Once as the two percentages of the text, once as the change that the figure prints.
+        # Once as the text's two percentages, once as the change that the figure prints.
         "c22": (
             "attention",
             (Part("effect", ("figure9/object_coverage",), _change(*reversed(printed_coverage)), sign=1),),
@@ -175,7 +175,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
 
 
 def _beside() -> Mapping[str, tuple[tuple[str, Part], ...]]:
-    """Where the paper's own settings or all epochs say something that the parts do not."""
+    """Cases in which the paper's own settings or all epochs add something to the parts."""
     own = "At the paper's own settings for each N, where {} too"
     whole = "Over all 200 epochs instead of the first 100"
     return {
@@ -206,7 +206,7 @@ def _difference(first: str, second: str, how: How = "difference", sign: int | No
 
 
 def _trend(levels: tuple[str, ...], anchor: str) -> tuple[Part, ...]:
-    """The last level against the first, no step between clearly the other way, and the sign at the `anchor` level."""
+    """The last level against the first, no step clearly reversed, and the sign at the `anchor` level."""
     whole = _difference(levels[0], levels[-1])
     steps = [_difference(low, high, "not reversed", whole.sign) for low, high in itertools.pairwise(levels)]
     return (whole, *steps, _sign(anchor))

@@ -50,8 +50,8 @@ def compare(
 ) -> PairedCell:
     """The comparison of one backbone, dataset and setting over the study's seeds.
 
-    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own.
-    `paper` is the label of the paper's cell where it is not `label`; `auxiliary` and `fields` as in `asymmetric_spec`.
+    Without `values` (a search will find them) it has no specs yet. `plain_values` are Plain's if it has its own.
+    `paper` is the label of the paper's cell if it is not `label`; `auxiliary` and `fields` as in `asymmetric_spec`.
     """
     plain: tuple[RunSpec, ...] = ()
     asymmetric: tuple[RunSpec, ...] = ()
@@ -64,7 +64,7 @@ def compare(
 
 
 def needs_of(study: Scope, comparisons: Sequence[PairedCell], *searches: Needs) -> Needs:
-    """The searches' trials, then the runs of the comparisons that can be named."""
+    """The searches' trials, then the runs of comparisons that can be named."""
     specs = unique([*(search.specs for search in searches), specs_of(comparisons)])
     later = {group: count for search in searches for group, count in search.later.items()}
     waiting = [(row.arch, f"{row.label} {row.reading.name}") for row in comparisons if not row.plain]
@@ -91,7 +91,7 @@ def effect_of(
     look: Callable[[Run, Run], Sequence[float | None]] | None = None,
     epochs: int | None = None,
 ) -> Effect | None:
-    """The effect by the reading's accuracy, or by what `look` sees in a pair; one without a number is left out."""
+    """The effect by the reading's accuracy, or by `look`, which reads a pair; pairs without a number are left out."""
     before, after = dict[int, tuple[float, str]](), dict[int, tuple[float, str]]()
     for pair in pairs_of(snapshot, comparison):
         values = look(*pair) if look else [accuracy(run, comparison.reading) for run in pair]
@@ -107,7 +107,7 @@ def evidence_of(snapshot: Snapshot, comparisons: Iterable[PairedCell]) -> dict[s
 
 
 def interval(effect: Effect, family: int = 1) -> Interval | None:
-    """Improvement in percent of Plain's mean and its Bonferroni t interval; None for one seed, or where Plain is 0."""
+    """Improvement in percent of Plain's mean and its Bonferroni t interval; None for one seed, or if Plain is 0."""
     base = float(np.mean(effect.plain))
     if len(effect.seeds) < 2 or not base:
         return None

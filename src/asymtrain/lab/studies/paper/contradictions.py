@@ -1,6 +1,6 @@
 """Where the paper contradicts itself; and the possible effect of single activation.
 
-The contradictions follow from the paper's printed numbers alone. Their sentences stand in `texts.toml`, in the order of
+The contradictions follow from the paper's printed numbers alone. Their sentences are in `texts.toml`, in the order of
 the paper's sections; a test recomputes every number in them.
 """
 
@@ -19,7 +19,7 @@ class Contradiction:
     name: str
     where: str
     sentence: str
-    holds: bool = True  # False where our runs do not bear it out
+    holds: bool = True  # False if our runs contradict it
 
 
 def contradictions() -> tuple[Contradiction, ...]:
@@ -30,7 +30,7 @@ def single_activation(identity: Mapping[str, Quantity]) -> tuple[str, bool | Non
     """What single activation can do: a sentence, and whether runs confirm it (None: no run yet).
 
     Args:
-        identity: by backbone, for each seed the largest difference between the trained backbones of N = 1 and N = 20
+        identity: for each backbone and seed, the largest difference between the trained backbones of N = 1 and N = 20
             with the same live branch and settings (label identity/ARCH).
     """
     text = texts()["single_activation"]

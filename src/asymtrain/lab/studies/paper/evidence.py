@@ -1,9 +1,9 @@
-"""What verdicts are computed from: measured numbers, one for each seed, under the label of a printed cell.
+"""The input of verdicts: measured numbers, one for each seed, under the label of a printed cell.
 
-`Effect` is a cell that has Plain beside Asymmetric; `Quantity` is a number of one side alone, such as a mean
-cosine. Labels are those of `numbers.labels` ("table1/vit/20"); `claim.needs` lists those that a claim wants. A
-diverged run stays in, at chance accuracy. Where a seed has several draws (landscape directions, images), the
-values here are means over them: a seed counts once.
+`Effect` is a cell with Plain beside Asymmetric; `Quantity` is a number of one side alone, such as a mean cosine. Labels
+are those of `numbers.labels` ("table1/vit/20"); `claim.needs` lists the ones that a claim needs. A diverged run stays
+in, at chance accuracy. If a seed has several draws (landscape directions, images), the values here are means over them:
+a seed counts once.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Effect:
     epochs: int  # trained; 0 for a measurement of the initial state
     spec_ids: tuple[str, ...]  # every run behind the numbers
     seeds: tuple[int, ...]  # one for each pair
-    stand_in: str = ""  # what stands in for the paper's data or networks; not empty: never more than preliminary
+    stand_in: str = ""  # what stands in for the paper's data or networks; if not empty, verdicts stay preliminary
     same: bool = False  # are both sides one measurement by construction?
 
     def __post_init__(self) -> None:
@@ -36,9 +36,9 @@ class Effect:
 
     @property
     def changes(self) -> dict[int, float]:
-        """By seed: Asymmetric minus Plain in percent of Plain's mean over seeds; empty where that is 0.
+        """By seed: Asymmetric minus Plain in percent of Plain's mean over seeds; empty if that is 0.
 
-        A generalisation gap can be negative: its size is what the change is a share of.
+        A generalisation gap can be negative: the change is relative to its absolute value.
         """
         base = abs(sum(self.plain) / len(self.plain)) if self.plain else 0.0
         pairs = zip(self.seeds, self.plain, self.asymmetric, strict=True)
@@ -62,13 +62,13 @@ class Quantity:
 
 
 Evidence = Effect | Quantity
-Side = Mapping[int, tuple[float, str]]  # by seed a number, and the id of its spec
+Side = Mapping[int, tuple[float, str]]  # by seed, a number and the id of its spec
 
 
 def paired(
     label: str, plain: Side, asymmetric: Side, epochs: int, stand_in: str = "", *, same: bool = False
 ) -> Effect | None:
-    """The effect over the seeds that both sides have; `same`: where all numbers are equal, they are one measurement."""
+    """The effect over the seeds of both sides; `same`: if all numbers are equal, they are one measurement."""
     seeds = tuple(seed for seed in plain if seed in asymmetric)
     before, after = (tuple(side[seed][0] for seed in seeds) for side in (plain, asymmetric))
     ids = tuple(side[seed][1] for seed in seeds for side in (plain, asymmetric))
@@ -76,7 +76,7 @@ def paired(
 
 
 def by_reading(items: Iterable[tuple[str, Evidence | None]]) -> dict[str, dict[str, Evidence]]:
-    """Evidence with the names of its readings, by reading and then by label."""
+    """Evidence, paired with the names of its readings, by reading and then by label."""
     evidence: dict[str, dict[str, Evidence]] = {}
     for reading, numbers in items:
         if numbers is not None:
@@ -85,7 +85,7 @@ def by_reading(items: Iterable[tuple[str, Evidence | None]]) -> dict[str, dict[s
 
 
 def accuracy(run: Run, reading: Reading) -> float:
-    """Test accuracy as a reading takes it; a diverged run counts at chance."""
+    """Test accuracy according to a reading; a diverged run counts at chance."""
     if run.outcome == "diverged":
         return 1 / class_count(run.spec)
     if reading.accuracy == "last20":

@@ -1,6 +1,6 @@
 """The measurements that recipes ask for: attention, landscapes, identities.
 
-Each kind says what it wants of a study and how it is taken; values go into the store under the spec's id.
+Each kind says what it needs from a study and how to measure it; values go into the store under the spec's id.
 """
 
 import base64
@@ -25,12 +25,12 @@ from asymtrain.lab.studies.paper.study import Reading, Scope, asymmetric_spec, o
 from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.timing import PASSES, RULE, SMALL, estimate
 
-# What measures loads torch and is imported where it measures: recipes only say what they want.
+# Measuring loads torch, so it is imported there: recipes only say what they need.
 if TYPE_CHECKING:
     from asymtrain.lab.engine.states import State
 
 Values = Mapping[int, Any]  # by epoch
-Measured = Iterator[list[tuple[Measuring, Values]]]  # what was measured together is stored together
+Measured = Iterator[list[tuple[Measuring, Values]]]  # values that were measured together are stored together
 
 # Attention, for Table 14 and Figures 4, 7 and 9: of the ViT, Plain and Asymmetric, through training
 
@@ -49,7 +49,7 @@ def attention_epochs(study: Scope) -> tuple[int, ...]:
 def attentions_wanted(study: Scope, reading: Reading, variant: str) -> tuple[Measuring, ...]:
     """One for each seed of a variant: the runs of Table 1 at N = 20. The first keeps maps for the figures.
 
-    The name has the epochs: the same run looked at elsewhere is another measurement.
+    The name has the epochs: the same run at other epochs is another measurement.
     """
     settings = AttentionSettings(**{"query": reading.queries, **study.sizes.attention})
     values, what = table_values(study, "vit", ATTENTION_REDUNDANCY), WHOSE[settings.query]
@@ -69,9 +69,9 @@ def attentions_wanted(study: Scope, reading: Reading, variant: str) -> tuple[Mea
 def measure_attentions(
     measurements: list[Measuring], device: str | None, data_root: Path | None, cache: Path
 ) -> Measured:
-    """Metrics by epoch, and maps where they are kept. Runs are trained to the epochs that the cache does not hold.
+    """Metrics by epoch, and maps if they are kept. Trains runs again to the epochs that the cache lacks.
 
-    A few runs at a time: what was measured is stored before the next ones are trained, so that little is lost when
+    A few runs at a time: their measurements are stored before the next ones are trained, so that little is lost when
     time is over.
     """
     from asymtrain.lab.engine import load_for
@@ -90,19 +90,19 @@ def measure_attentions(
         for attention in members:
             dataset = load_for(attention.spec, data_root)
             own = [state for state in states if state.spec == attention.spec and state.epoch in attention.epochs]
-            # A run that diverged has no state at later epochs, and its values say so by being absent.
+            # A diverged run has no state at later epochs, and no values for them.
             results = measure_states(own, dataset, attention.settings, device, keep=attention.keep)
             yield [(attention, {result.epoch or 0: _value(result, dataset, attention.keep) for result in results})]
 
 
 def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, Any]:
     value = result.to_dict()
-    # The figures and tables look at layers and their mean; single heads would be most of the bytes.
+    # Figures and tables use layers and their mean; single heads would be most of the bytes.
     value["scopes"] = {scope: means for scope, means in value["scopes"].items() if ":" not in scope}
     if keep:
         images = list(result.images[:keep])
         value["maps"] = {layer: maps.round(MAP_DIGITS).tolist() for layer, maps in result.maps.items()}
-        # Images (3, H, W) as text, so that a figure can be drawn where the data are not.
+        # Images (3, H, W) as text, so that a figure can be drawn without the data.
         pixels = (np.ascontiguousarray(dataset.test.images[index]).tobytes() for index in images)
         value["pixels"] = [base64.b64encode(flat).decode() for flat in pixels]
         value["labels"] = [dataset.class_names[dataset.test.labels[index]] for index in images]
@@ -126,7 +126,7 @@ SURFACE_DIGITS = 7  # of a kept surface: more than a figure can show
 
 
 def total_alpha(arch: str) -> float:
-    """Of the total loss at every redundancy: Table 13's for N = 20, since it has none for N = 300."""
+    """The alpha of the total loss at every redundancy: Table 13's for N = 20, since it has none for N = 300."""
     return hyperparameters(arch, 20).alpha
 
 
@@ -138,8 +138,8 @@ def landscapes_wanted(
     Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
     any length and precision share the measurement.
 
-    A network of which a float32 surface is stored stays in float32, so that both of its losses have one precision:
-    the CNN's were measured in it until 2026-11-18.
+    A network with a stored float32 surface stays in float32, so that both of its losses have one precision: the CNN's
+    were measured in it until 2026-11-18.
     """
     spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
     spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
@@ -162,7 +162,7 @@ def _landscape_name(settings: LandscapeSettings, arch: str) -> str:
 
 
 def passes_of(landscapes: Iterable[Measuring]) -> list[list[Measuring]]:
-    """What the same forward passes give: the losses of one network, along the same directions."""
+    """Groups that share their forward passes: the losses of one network, along the same directions."""
     passes: dict[tuple[str, LandscapeSettings], list[Measuring]] = {}
     for landscape in landscapes:
         settings = dataclasses.replace(landscape.settings, loss="main")
@@ -202,16 +202,16 @@ def _surfaces(result: Landscape, keep: int) -> dict[str, Any]:
     return value
 
 
-SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
-# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of the paper's
-# ViT, 65 s a network in float32, and CNN, 38 s in TF32, on an H200 (results/200-epochs-landscapes).
+SURFACES = 5  # of a draw of directions, for four redundancies, both scalings and the control
+# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors come from the paper's ViT
+# (65 s a network in float32) and CNN (38 s in TF32) on an H200 (results/200-epochs-landscapes).
 SLOWER = {"cuda": {"fp32": 7, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
 
 
 def measurement_seconds(
     measurements: Sequence[Measuring], snapshot: Snapshot, device: str, workers: int, small: bool
 ) -> float:
-    """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
+    """Wall time of measurements: states are retrained up to their last epoch, landscapes need only forward passes."""
     again = {
         measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
         for measuring in measurements
@@ -243,13 +243,13 @@ def identity_wanted(study: Scope, arch: str) -> Measuring:
 def measure_identities(
     measurements: list[Measuring], device: str | None, data_root: Path | None, cache: Path
 ) -> Measured:
-    """How far the networks are apart: 0 where the identity is exact."""
+    """The distances between the networks: 0 if the identity is exact."""
     from asymtrain.lab.engine.states import states_at
 
     for identity in measurements:
         short = dataclasses.replace(identity.spec, epochs=1)
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
-        # Each by itself: a stack of other members may round otherwise.
+        # Separately: a stack of other members may round differently.
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
         apart = max(float((value - many.parameters[name]).abs().max()) for name, value in few.backbone.items())
         yield [(identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}})]
@@ -297,9 +297,9 @@ INSTRUMENTS = {"landscape": measure_landscapes, "attention": measure_attentions,
 def take(
     measurements: Iterable[Measuring], store: Path, device: str | None = None, data_root: Path | None = None
 ) -> Iterator[Measuring]:
-    """Take what is wanted, store each value as it comes, and yield what was stored.
+    """Measure what is wanted, store each value as it comes, and yield what was stored.
 
-    The states that are trained for it are kept beside the store.
+    The states that are trained for this are kept beside the store.
     """
     cache = store.with_name(store.name + ".states")
     kinds: dict[str, list[Measuring]] = {}
@@ -313,17 +313,17 @@ def take(
             with Store(store) as record:
                 for measuring, values in together:
                     whole = with_origin(values, device, seconds)
-                    record.know([measuring.spec])  # and not asked for: it need not be trained
+                    record.know([measuring.spec])  # not as pending: the run need not be trained
                     record.add_measurement(measuring.spec.id, measuring.name, whole)
             yield from (measuring for measuring, _ in together)
             began = time.perf_counter()
 
 
 def with_origin(values: Values, device: str | None, seconds: float) -> Values:
-    """The values with device, versions and seconds in the first of them, where the instrument did not say.
+    """The values with device, versions and seconds in the first of them, unless the instrument gave them.
 
-    Seconds count from the measurement before: of runs that are trained again together, the first has the training.
-    Only their sum over a recipe's measurements is shown.
+    Seconds count from the previous measurement: if runs are trained again together, the first has the training. Only
+    their sum over a recipe's measurements is shown.
     """
     if not values:
         return values

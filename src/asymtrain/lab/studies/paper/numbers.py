@@ -1,7 +1,7 @@
 """The paper's printed numbers, as data: every table cell under a label such as "table1/vit/20".
 
-The numbers stand in `printed/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2,
-17 is 10. A label names table, then what tells its cells apart:
+The numbers are in `printed/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2, 17 is
+10. A label names the table, then what distinguishes its cells:
 
     table1/ARCH/N            test accuracy, CIFAR-100          table9/vit/IMAGES     few-shot, CIFAR-100
     table2/ARCH/STATISTIC    cosine: final, average, min, max  table10/ARCH          test accuracy, CIFAR-10
@@ -28,7 +28,7 @@ _FOLDER = resources.files("asymtrain.lab.studies.paper")
 
 @dataclass(frozen=True)
 class Printed:
-    """A cell as the paper prints it. `improvement` is in percent of Plain, computed where it is not printed."""
+    """A cell as the paper prints it. `improvement` is in percent of Plain, computed if it is not printed."""
 
     label: str
     plain: float | None = None
@@ -53,7 +53,7 @@ class Hyperparameters:
 
 @cache
 def texts() -> Mapping[str, Mapping[str, Any]]:
-    """What the study says in words, by sections."""
+    """The study's texts, by section."""
     return tomllib.loads(_FOLDER.joinpath("texts.toml").read_text(encoding="utf-8"))
 
 
@@ -64,7 +64,7 @@ def note_text(name: str, /, **values: Any) -> str:
 
 @cache
 def rows(name: str) -> tuple[Row, ...]:
-    """The rows of one CSV, by its name without the ending; values are the printed texts."""
+    """The rows of one CSV file, by its name without the ending; values are the printed texts."""
     folder = _FOLDER / "printed"
     tables = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
     if name not in tables:
@@ -118,9 +118,9 @@ COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
     "table12": ("table11_12_label_noise", ("architecture", "noise")),
     "table16": ("table16_dual_optimisation", ("activation", "architecture")),
 }
-"""Tables of accuracies with and without branches: their file, and the columns that tell the cells apart."""
+"""Tables of accuracies with and without branches: their file, and the columns that distinguish the cells."""
 COLUMNS = ("plain_mean", "asymmetric_mean", "plain_std", "asymmetric_std", "improvement_pct", "p_value")
-"""Of these files, in the order of the fields of `Printed`."""
+"""The columns of these files, in the order of the fields of `Printed`."""
 
 
 def _accuracies() -> Iterator[Printed]:
@@ -158,7 +158,7 @@ def _changes() -> Iterator[Printed]:
 
 
 def _landscapes() -> Iterator[Printed]:
-    """Changes from Plain, which is redundancy 0; where both sides print as 0.0000 only the printed change tells."""
+    """Changes from Plain, which is redundancy 0; if both print as 0.0000, only the printed change tells."""
     landscapes = rows("table05_06_landscape")
     plain = {row["architecture"]: row for row in landscapes if row["redundancy"] == "0"}
     for row in landscapes:

@@ -1,8 +1,7 @@
 """The page of the reproduction: verdicts, then every table and figure, from the results of recipes.
 
-One self-contained file that needs nothing from elsewhere. It depends on what it is given and on nothing else: written
-again from the same rows it has the same bytes. Beside it lie the numbers as JSON, each table as Markdown, LaTeX and
-CSV, and each figure as SVG.
+One self-contained file. It depends only on its inputs: written again from the same rows it has the same bytes. Beside
+it are the numbers as JSON, each table as Markdown, LaTeX and CSV, and each figure as SVG.
 """
 
 import dataclasses
@@ -56,7 +55,7 @@ def write_paper(
     """Write the page and its files into `out`; the paths by kind.
 
     Kinds are "page" (paper.html), "json" (paper.json: the `document`), the name of each figure, and for each table its
-    name with .md, .tex and .csv. Without the `specs` behind the results the page has their ids alone.
+    name with .md, .tex and .csv. Without the `specs` behind the results the page has only their ids.
     """
     from asymtrain.lab.report.page import json_text, write_files
 
@@ -74,7 +73,7 @@ def write_paper(
 def judge_recipes(
     recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot, *, with_tables: bool = True
 ) -> tuple[list[RecipeResult], list[Judgement]]:
-    """What a store's rows make of recipes, and the verdicts on the claims that these test, which need no tables."""
+    """Results of recipes from a store's rows, and verdicts on the claims that they test, which need no tables."""
     results = [build_result(recipe, study, snapshot, with_tables=with_tables) for recipe in recipes]
     return results, tested_by(results, verdicts.judge_results(results))
 
@@ -99,7 +98,7 @@ def _files(tables: Iterable[Table], drawings: Mapping[str, str]) -> dict[str, tu
     return texts | {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
 
 
-# Fields that `paper.json` has as they are
+# Fields that `paper.json` takes over unchanged
 CLAIM_FIELDS = ("sentence", "effect", "low", "high", "n", "reading", "preliminary", "lacks", "spec_ids")
 RESULT_FIELDS = (
     *("name", "title", "question", "how", "runs_needed", "runs_there", "measurements_needed", "measurements_there"),
@@ -148,14 +147,14 @@ def render_paper(
     specs: SpecsUsed,
     drawings: Mapping[str, str] | None = None,
 ) -> str:
-    """`drawings` are its figures by name where they are already drawn."""
+    """The page as HTML; `drawings` are its figures by name if they are already drawn."""
     from asymtrain.lab.report.drawing import is_wide
     from asymtrain.lab.report.live import embed, packed_script
     from asymtrain.lab.report.page import render_template
 
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
-    trained = {  # ids of specs that have been trained or measured, of recipes without numbers that lead to them
+    trained = {  # ids of trained or measured specs, for recipes that have no numbers to link to them
         name: tuple(spec.id for spec in specs.specs.get(name, ()) if specs.outcomes.get(spec.id) != NOT_RUN)
         for name in (result.name for result in results if not result.tables)
     }
@@ -216,14 +215,14 @@ TITLE = "Reproduction of the paper"
 
 
 def headline(judgements: Sequence[Judgement]) -> Headline | None:
-    """How many claims were reproduced, where any has a verdict."""
+    """How many claims were reproduced, if any has a verdict."""
     counts = verdict_counts(judgements)
     count = len(judgements) - counts["Not yet run"]
     return ("soft", f"{counts['Reproduced']} of {count} judged claims reproduced") if count else None
 
 
 def shares(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, str, int]]:
-    """Of each verdict its words, its class of the style sheet, its meaning, its first claim, and how many have it."""
+    """For each verdict: its words, its style sheet class, its meaning, its first claim, and how many claims have it."""
     if headline(judgements) is None:
         return []
     return [
@@ -242,7 +241,7 @@ def lead(study: Scope) -> str:
 
 
 def with_useful_columns(result: RecipeResult) -> RecipeResult:
-    """The result without the columns that say one and the same in every row and need not."""
+    """The result without optional columns that have the same value in every row."""
 
     def useful(table: Table) -> Table:
         columns = [
@@ -257,7 +256,7 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
 
 
 def primary_rows(table: Table) -> Table:
-    """The table without the rows of other readings, where it has rows of several."""
+    """The table without the rows of other readings, if it has rows of several."""
     if READING not in table.columns:
         return table
     at = table.columns.index(READING)
@@ -266,7 +265,7 @@ def primary_rows(table: Table) -> Table:
 
 
 def is_folded(table: Table, result: RecipeResult) -> bool:
-    """Does it stand beside another one of its recipe, as `table1-sizes` does beside `table1`?"""
+    """Does the table accompany another one of its recipe, as `table1-sizes` accompanies `table1`?"""
     return any(table.name.startswith(f"{other.name}-") for other in result.tables)
 
 
@@ -289,12 +288,12 @@ LACKING = {"part": "is there in part", "none": "is missing"}  # by `_progress`
 
 
 def contents_label(result: RecipeResult) -> str:
-    """Its tables, else its figures, as briefly as they can be named: all contents are to stay in sight."""
+    """The result's tables, else its figures, as short names: the whole list of contents should stay in sight."""
     return result.title.partition(":")[0].partition(", Figure")[0].replace(" and ", ", ")
 
 
 def _progress(result: RecipeResult) -> str:
-    """`whole`, `part` or `none`: how much of what it rests on is stored."""
+    """`whole`, `part` or `none`: how much of a result's rows is stored."""
     if result.is_complete:
         return "whole"
     return "part" if result.runs_there or result.measurements_there else "none"
@@ -307,7 +306,7 @@ def _progress(result: RecipeResult) -> str:
 class ShownClaim:
     """One claim: its judgement, and where it is tested.
 
-    Of a claim with several parts its numbers are of the part that decides. `of` names it, or what the numbers are.
+    For a claim with several parts, the numbers belong to the deciding part. `of` names it, or what the numbers are.
     """
 
     judgement: Judgement
@@ -336,7 +335,7 @@ class Filter:
 
 
 def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> list[ShownClaim]:
-    """The claims that these recipes test: the headline, then by verdict, then in the paper's order."""
+    """The claims that these recipes test: the headline claim, then by verdict, then in the paper's order."""
     recipes = {name: result for result in results for name in result.claims}
     order = list(MEANINGS)
     judgements_shown = tested_by(results, judgements)
@@ -345,7 +344,7 @@ def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement
 
 
 def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
-    """All claims, then each verdict that occurs, at last with what the numbers so far would say."""
+    """All claims, then each verdict that occurs, and finally what the numbers so far would say."""
     order = list(MEANINGS)
     by_verdict = sorted(claims, key=lambda claim: (order.index(claim.judgement.verdict), claim.chosen_by))
     counts = Counter(claim.chosen_by for claim in by_verdict)
@@ -353,7 +352,7 @@ def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
 
 
 def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]:
-    """The paper's own contradictions, and what our runs say of single activation where they can."""
+    """The paper's own contradictions, and what our runs say about single activation if they can."""
     identities = {
         label.partition("/")[2]: numbers
         for result in results
@@ -388,11 +387,11 @@ def _shown_claim(judgement: Judgement, result: RecipeResult) -> ShownClaim:
 
 WIDTH, HEIGHT, EDGE = 200.0, 26.0, 8.0
 REACH = 1.7  # of the larger of the two numbers: an interval that goes farther ends in an arrow
-WITHOUT = ("significant", "zero", "agreement")  # their numbers are of another kind than the paper's
+WITHOUT = ("significant", "zero", "agreement")  # parts whose numbers are of another kind than the paper's
 
 
 def strip(part: JudgedPart) -> Markup:
-    """The strip of a judged part as SVG; empty where there is nothing to compare."""
+    """The strip of a judged part as SVG; empty if there is nothing to compare."""
     paper, ours, how = part.part.paper, part.estimate, part.part.how
     if paper is None or ours is None or how in WITHOUT or not max(abs(paper), abs(ours)):
         return Markup()

@@ -1,8 +1,8 @@
-"""A recipe: which runs and measurements a table or figure of the paper rests on, and how they become it.
+"""A recipe: which runs and measurements a table or figure of the paper needs, and how they become it.
 
 `needs` is a function of what is known, since some runs cannot be named before others are done (the settings that a
-search chooses): `later` counts them. `make` must work with any part of the rows, and gives values: how a table is
-written and a figure drawn is the report's.
+search chooses): `later` counts them. `make` must work with any part of the rows, and returns values: the report formats
+tables and draws figures.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from asymtrain.lab.studies.study import Needs
 class Measuring:
     """A measurement that a recipe wants on the states of one run."""
 
-    kind: str  # which instrument takes it: a name in `measurements.INSTRUMENTS`
-    name: str  # under which it is stored: instrument, settings and what else tells it from others of the run
+    kind: str  # the instrument that measures: a name in `measurements.INSTRUMENTS`
+    name: str  # its name in the store: instrument, settings and what else distinguishes it from the run's others
     spec: RunSpec
-    epochs: tuple[int, ...]  # at which states; 0 is before training
+    epochs: tuple[int, ...]  # of the states; 0 is before training
     settings: Any = None  # of the instrument
-    keep: int = 0  # for a figure: maps of so many images, or surfaces of so many draws
-    what: str = ""  # is measured, where recipes ask for several of this kind on one run
+    keep: int = 0  # for a figure: maps of this many images, or surfaces of this many draws
+    what: str = ""  # what is measured, if recipes ask for several of this kind on one run
 
     @property
     def title(self) -> str:
@@ -46,7 +46,7 @@ class Measuring:
 class RecipeOutput:
     """What a recipe made of the rows; `evidence` by reading and then by label."""
 
-    tables: Iterable[Table] = ()  # taken once where they are shown: a generator makes none for the evidence alone
+    tables: Iterable[Table] = ()  # read once, when shown: a generator makes none for the evidence alone
     figures: tuple[Figure, ...] = ()
     evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class RecipeOutput:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One table or figure, or those that the paper prints together."""
+    """One table or figure, or several that the paper prints together."""
 
     name: str
     covers: tuple[str, ...]  # the paper's names: table 2, table 15, figure 2
@@ -78,7 +78,7 @@ def recipe(
 
 
 def recipe_words(name: str) -> Mapping[str, Any]:
-    """Its question and how it is answered are those of another where it is `like` that."""
+    """With `like`, a recipe has the question and the method of another."""
     words = texts()["recipes"]
     other = words[words[name].get("like", name)]
     return {"question": other["question"], "how": other["how"], **words[name]}
@@ -86,7 +86,7 @@ def recipe_words(name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """A table or figure of the paper as the rows of a store give it."""
+    """A table or figure of the paper, made from the rows of a store."""
 
     name: str
     title: str
@@ -95,15 +95,15 @@ class RecipeResult:
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)  # by reading and then by label
-    runs_needed: int = 0  # runs that it rests on
+    runs_needed: int = 0  # runs that it needs
     runs_there: int = 0  # how many of them the store holds
     measurements_needed: int = 0
     measurements_there: int = 0
     seconds: float = 0.0  # of its runs and measurements, summed over runs
-    devices: tuple[str, ...] = ()  # as far as the rows say, as are the versions
+    devices: tuple[str, ...] = ()  # as far as the rows tell, like the versions
     versions: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
-    diverged: tuple[str, ...] = ()  # ids of runs that left the finite numbers; they count at chance accuracy
+    diverged: tuple[str, ...] = ()  # ids of diverged runs; they count at chance accuracy
     notes: tuple[str, ...] = ()
 
     @property
@@ -118,9 +118,9 @@ class RecipeResult:
 
 
 def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot, *, with_tables: bool = True) -> RecipeResult:
-    """The recipe's result from a snapshot: tables of the study's readings, evidence for every one."""
+    """The recipe's result from a snapshot: tables of the study's readings, evidence of all readings."""
     needs, output = recipe.needs(study, snapshot), recipe.make(study, snapshot)
-    # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
+    # Readings are fixed in the sources: the verdict on a claim does not depend on which of them are shown.
     every = with_every_reading(study)
     all_output = output if every == study else recipe.make(every, snapshot)
     runs = snapshot.of(needs.specs)
@@ -148,7 +148,7 @@ def build_result(recipe: Recipe, study: Scope, snapshot: Snapshot, *, with_table
 
 
 def _beside_paper(table: Table, study: Scope) -> Table:
-    """The table with a note on its differences to the paper; without them where the study trains something else."""
+    """The table with a note on its differences to the paper; without them if the study trains something else."""
     title, against = title_for(study, table.title), [column.against_paper for column in table.columns]
     if not study.stand_in:
         return dataclasses.replace(table, title=title, note=" ".join(filter(None, (table.note, *against))))
@@ -158,7 +158,7 @@ def _beside_paper(table: Table, study: Scope) -> Table:
 
 
 def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
-    """The needs of these backbones alone; all where none is named."""
+    """The needs of these backbones alone; all needs for None."""
     if archs is None:
         return needs
     names = set(archs)
@@ -170,16 +170,15 @@ def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
 
 
 def parts_of(recipes: Iterable[Recipe], study: Scope, archs: Collection[str]) -> tuple[Recipe, ...]:
-    """The recipes' parts of these backbones, without recipes that have nothing of them."""
+    """The recipes' parts for these backbones, without recipes that have none."""
     parts = [part_of(recipe, archs) for recipe in recipes]
     return tuple(part for part in parts if part.needs(study, Snapshot()) != Needs())
 
 
 def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
-    """The part of a recipe that is of some backbones: its needs, rows and lines, and the claims that name no other.
+    """The part of a recipe for some backbones: its needs, rows and lines, and the claims that name no other.
 
-    The rows have the numbers that they have in the whole table: corrections count the cells of the paper, not those
-    that are shown.
+    The rows keep their numbers from the whole table: corrections count the paper's cells, not the ones shown.
     """
     others = set(ARCHS) - set(archs)
 
@@ -187,8 +186,8 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
         return of_archs(recipe.needs(study, snapshot), archs)
 
     def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-        # What was measured of other backbones' specs is left out: figures of it are theirs alone. Their runs stay: a
-        # note may say what they have settled.
+        # Leave out measurements of other backbones, whose figures show nothing else. Keep their runs: a note may say
+        # which settings they led to.
         hidden = {
             measuring.spec.id
             for measuring in recipe.needs(study, snapshot).measurements
@@ -233,6 +232,6 @@ def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:
 
 
 def _are_of(labels: Iterable[str], archs: Collection[str]) -> bool:
-    """Are all of them cells of these backbones? Labels that name none are of tables of one backbone."""
+    """Are all labels cells of these backbones? Labels that name none belong to tables of one backbone."""
     archs_named = {word for label in labels for word in label.split("/")} & set(ARCHS)
     return archs_named <= set(archs)

@@ -1,4 +1,4 @@
-"""Learning rate, weight decay and alpha where the paper gives none: what our search chose, read from its runs."""
+"""Learning rate, weight decay and alpha if the paper gives none: the choice of our search, read from its runs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from asymtrain.lab.studies.study import Needs
 from asymtrain.lab.studies.timing import class_count
 
 TRIED = 3  # branches at each point in Table 16
-START = 1.0  # alpha while Asymmetric's learning rate and weight decay are searched: the two losses as they are
+START = 1.0  # alpha during the search of Asymmetric's learning rate and weight decay: both losses with equal weight
 
 
 def gold_search(study: Scope, arch: str, dataset: str) -> Search:
@@ -26,7 +26,7 @@ def gold_search(study: Scope, arch: str, dataset: str) -> Search:
 
 
 def dual_of(study: Scope, arch: str, activation: str) -> Search:
-    """The search of Table 16: Plain and Asymmetric each by itself, three branches, all or one active."""
+    """The search of Table 16: Plain and Asymmetric separately, three branches, all or one active."""
     auxiliary = {"activation": "all"} if activation == "all" else {}
     start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
     base = asymmetric_spec(study, PRIMARY, arch, "cifar100", start, TRIED, auxiliary)
@@ -38,7 +38,7 @@ def _search(strategy: str, base: RunSpec, sizes: Sizes, epochs: int, alphas: tup
     return _cached(strategy, base, **grids, seeds=sizes.search_seeds, epochs=epochs)
 
 
-@lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each checks all of its trials
+@lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each validates all of its trials
 def _cached(strategy: str, base: RunSpec, **options: Any) -> Search:
     return STRATEGIES[strategy](base, **options)
 
@@ -48,7 +48,7 @@ def state_of(search: Search, snapshot: Snapshot) -> SearchResult:
 
 
 def chosen(search: Search, snapshot: Snapshot) -> Mapping[str, Hyperparameters] | None:
-    """What a finished search chose for `plain` and `asymmetric`."""
+    """The values that a finished search chose for `plain` and `asymmetric`."""
     result = state_of(search, snapshot)
     if not result.complete:
         return None
@@ -66,12 +66,12 @@ def chosen(search: Search, snapshot: Snapshot) -> Mapping[str, Hyperparameters] 
 
 
 def is_searched(study: Scope, dataset: str) -> bool:
-    """Does the study search this dataset's settings? The paper prints those of CIFAR-100."""
+    """Does the study search this dataset's settings? The paper prints those for CIFAR-100."""
     return dataset == "cifar10" and study.hyperparameters == "searched"
 
 
 def values_for(study: Scope, snapshot: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
-    """Settings of both sides of a comparison; None while the search for them is not finished."""
+    """Settings of both sides of a comparison; None until the search for them is finished."""
     if not is_searched(study, dataset):
         return table_values(study, arch, redundancy)
     settings = chosen(gold_search(study, arch, dataset), snapshot)
@@ -83,7 +83,7 @@ def waiting(study: Scope, snapshot: Snapshot, arch: str, dataset: str) -> Needs:
 
 
 def trials(search: Search, snapshot: Snapshot) -> Needs:
-    """Every trial of the stages that are known, trained or not, and how many later stages still hold at most."""
+    """Every trial of the known stages, trained or not, and the largest number of trials in later stages."""
     result = state_of(search, snapshot)
     ids = {spec.id: spec for spec in result.missing}
     specs = tuple(ids.get(spec_id) or snapshot.runs[spec_id].spec for spec_id in result.spec_ids)

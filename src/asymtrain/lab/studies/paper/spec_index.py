@@ -12,17 +12,17 @@ from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.models import display_name
 
 NOT_RUN = "not yet run"
-# Where listings and sets are: short, since a page has thousands of links to them, and no name of a recipe.
+# Anchors of listings and sets: short, since a page has thousands of links to them, and never a recipe's name.
 LISTING, SET = "_", "_s"
-# Named wherever they differ between specs, also where they have the usual value.
+# Named if they differ between specs, even with the usual value.
 ALWAYS = ("arch", "dataset", "seed", "alpha", "learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True)
 class SpecsUsed:
-    """Specs by the recipe that names them, and by id what came of each in a few words.
+    """Specs by the recipe that names them, and by id the outcome of each in a few words.
 
-    `others` are those of readings that are not shown, by id: a verdict may rest on them.
+    `others` are specs of readings that are not shown, by id: a verdict may depend on them.
     """
 
     specs: Mapping[str, tuple[RunSpec, ...]] = field(default_factory=dict)
@@ -30,12 +30,12 @@ class SpecsUsed:
     others: Mapping[str, RunSpec] = field(default_factory=dict)
 
 
-Spec = tuple[str, int | None, str]  # its id, its seed, what came of it
+Spec = tuple[str, int | None, str]  # its id, its seed, its outcome
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Specs that differ in their seed alone: what they are, their own fields, and each of them."""
+    """Specs that differ only in their seed: what they are, their own fields, and each of them."""
 
     anchor: str
     title: str
@@ -48,7 +48,7 @@ class Listing:
 
     @property
     def waiting(self) -> str:
-        """The seeds that were not run: nobody looks for the id of a run that there is not."""
+        """The seeds that were not run: nobody looks for the id of a run that does not exist."""
         return ", ".join(str(seed) for _, seed, outcome in self.specs if outcome == NOT_RUN)
 
 
@@ -71,7 +71,7 @@ class SpecSet:
 class SpecIndex:
     """All specs of a page."""
 
-    common: tuple[tuple[str, str], ...]  # fields that all of them share, and values that a listing may leave out
+    common: tuple[tuple[str, str], ...]  # fields that all specs share, and values that a listing may leave out
     listings: tuple[Listing, ...]  # each spec once
     sets: Mapping[frozenset[str], SpecSet]  # the specs behind each number, by their ids
 
@@ -81,7 +81,7 @@ class SpecIndex:
 
     @property
     def several(self) -> list[SpecSet]:
-        """The sets that are no listing."""
+        """The sets that are not one whole listing."""
         return [behind for behind in self.sets.values() if behind.anchor.startswith(SET)]
 
     @property
@@ -91,7 +91,7 @@ class SpecIndex:
 
 def read_ids(recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot) -> set[str]:
     """The ids of the runs that these recipes read, under the readings that are shown and those that are judged."""
-    # A part of a recipe is made of the whole one.
+    # A part of a recipe is made from the whole recipe.
     whole, scopes = [RECIPES[recipe.name] for recipe in recipes], (study, with_every_reading(study))
     return {spec.id for recipe in whole for scope in scopes for spec in recipe.needs(scope, snapshot).specs}
 
@@ -119,13 +119,13 @@ def specs_behind(recipes: Iterable[Recipe], study: Scope, snapshot: Snapshot) ->
 
 
 def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
-    """The index of all specs that are named, with a set for each of the groups of ids in `used`, in that order."""
+    """The index of all named specs, with a set for each of the groups of ids in `used`, in that order."""
     groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
     specs_by_id = {spec.id: spec for specs in behind.specs.values() for spec in specs}
     specs_by_id |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
     unknown_ids = sorted({name for ids in groups for name in ids} - set(specs_by_id))
     counts = {name: Counter(getattr(spec, name) for spec in specs_by_id.values()) for name in DEFAULTS}
-    # Of the fields in which they differ, the value that most have.
+    # The most frequent value of each field that differs.
     usual = {name: count.most_common(1)[0][0] for name, count in counts.items() if len(count) > 1}
     alike: dict[tuple[object, ...], list[RunSpec]] = {}
     for spec in specs_by_id.values():
@@ -140,7 +140,7 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
         unknown = tuple((name, None, "") for name in unknown_ids)
         anchor = f"{LISTING}{len(listings) + 1}"
         listings.append(Listing(anchor, "Other specs", "their fields were not given", unknown))
-    # Most numbers are of all seeds of one setting, which its listing says.
+    # Most numbers come from all seeds of one setting: they link to its listing.
     whole = {frozenset(name for name, _, _ in listing.run): listing.anchor for listing in listings}
     sets = {ids: SpecSet(whole.get(ids, f"{SET}{i}"), tuple(_parts(ids, listings))) for i, ids in enumerate(groups, 1)}
     first = next(iter(specs_by_id.values()), RunSpec())
@@ -167,7 +167,7 @@ def _outcome(run: Run) -> str:
 
 
 def _own_fields(spec: RunSpec, usual: Mapping[str, object]) -> str:
-    """The fields in which specs of the page differ, without what is usual; Plain has no auxiliary ones."""
+    """The spec's fields that differ from the page's usual values; Plain has no auxiliary ones."""
     hidden = {"arch", "dataset", "seed", *(AUXILIARY if spec.redundancy == 0 else ())}
     names = [name for name, value in usual.items() if name in ALWAYS or getattr(spec, name) != value]
     return "; ".join(f"{_words(name)} {_value(getattr(spec, name))}" for name in names if name not in hidden)

@@ -1,14 +1,14 @@
-"""A `Scope` is how the paper is reproduced: under which readings, how large, with which seeds.
+"""A `Scope` is how the paper is reproduced: under which readings, at which size, with which seeds.
 
 It turns the paper's words (a backbone, a dataset, a redundancy) into specs, in one place, so that recipes that mean the
 same run name the same spec and nothing is trained twice.
 
-Readings: how the paper can be taken where it leaves a choice open, one primary reading and four alternates, fixed
-before any row of 200 epochs; rows of five epochs are older. The primary one takes the text at its word and a
-framework's defaults where it says nothing: the per-class losses averaged (what a framework's binary cross-entropy
-does), only the last branch live, the class token as the ViT's branch input, a constant learning rate, no
-augmentation, the test accuracy after the last epoch, branches as trained for the cosine, and landscape directions
-whose entries have unit variance. Each alternate changes one thing that could turn a verdict, and nothing else:
+Readings are ways to take the paper where it leaves a choice open: one primary reading and four alternates, fixed before
+any row of 200 epochs; rows of five epochs are older. The primary one takes the text literally, and a framework's
+defaults where it says nothing: the per-class losses averaged (what a framework's binary cross-entropy does), only the
+last branch live, the class token as the ViT's branch input, a constant learning rate, no augmentation, the test
+accuracy after the last epoch, branches as trained for the cosine, and landscape directions whose entries have unit
+variance. Each alternate changes one thing that could change a verdict, and nothing else:
 
 - `sum`: equation 3 as printed has no division by C, so alpha is C times as strong.
 - `all`: every branch gives a loss. With single activation N cannot act on the backbone at all, so this is the only
@@ -17,19 +17,19 @@ whose entries have unit variance. Each alternate changes one thing that could tu
 - `instruments`: the other definition of each instrument: the cosine of branches on detached features (the backbone then
   trains as Plain), landscape directions of unit norm over all parameters, attention averaged over all queries.
 
-Two more were declared after rows were seen, so they are shown beside verdicts and change none:
+Two more were declared after rows were seen, so they are shown with the verdicts and change none:
 
 - `last20`: the mean test accuracy of the last 20 epochs. With a constant learning rate a single epoch is noisy: for the
   ViT one epoch's drop of two points is common.
 - `ordinary`: a cosine schedule, flips and shifts, on both sides. The paper names neither a schedule nor augmentation,
-  and few train without them. Tables 1 and 3 alone; half of such a run is no run, so Table 3 takes all of its epochs.
+  and few train without them. Only for Tables 1 and 3; half of such a run is not a run, so Table 3 uses all its epochs.
 
-Three rules make runs equal that are equal:
+Three rules identify runs that are equal:
 
 - With single activation the trained backbone does not depend on N (see docs/method.md), so N = 7 and N = 20 at the same
   learning rate, weight decay and alpha are one run, trained with one branch. The recipe `identity` shows it.
 - One branch, all active, is one branch, the last one active.
-- All images of a class are no few-shot subset.
+- All images of a class are not a few-shot subset.
 """
 
 import dataclasses
@@ -50,18 +50,18 @@ Part = Literal["training", "accuracy", "instruments", "recipe"]
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to take the paper."""
+    """One way to read the paper."""
 
     name: str  # as `--reading` takes it
     title: str
-    changes: Part | None = None  # what it bears on; a recipe that does not touch it is the same under this reading
+    changes: Part | None = None  # the part it changes; a recipe without that part is the same under this reading
     fields: Mapping[str, Any] = field(default_factory=dict)  # of every Asymmetric spec
     both: Mapping[str, Any] = field(default_factory=dict)  # of every spec, Plain's too
     accuracy: Literal["last", "best", "last20"] = "last"  # of the last epoch, the best validation epoch, the last 20
-    signal: Literal["gradient", "detached"] = "gradient"  # of the branches whose cosine is taken
+    signal: Literal["gradient", "detached"] = "gradient"  # of the branches whose cosine is measured
     unit_norm: bool = False  # landscape directions of norm one, instead of entries of unit variance times a step?
-    queries: Literal["class_token", "mean"] = "class_token"  # whose attention is looked at
-    declared: str = ""  # when, if after rows were seen: what it says stands beside the verdicts on `claims` alone
+    queries: Literal["class_token", "mean"] = "class_token"  # whose attention is measured
+    declared: str = ""  # when, if after rows were seen: its results then only stand beside the verdicts on `claims`
     claims: tuple[str, ...] = ()
 
 
@@ -84,7 +84,7 @@ EVERY = "every"
 
 
 def parse_readings(names: Iterable[str]) -> tuple[Reading, ...]:
-    """Readings from repeated or comma-separated names, the primary one first and always there; `every` takes all."""
+    """Readings from repeated or comma-separated names, always with the primary one first; `every` means all."""
     parts = [part.strip() for name in names for part in name.split(",") if part.strip()]
     for part in parts:
         if part not in (*READINGS, EVERY):
@@ -101,20 +101,20 @@ ARCHS = ("mlp", "cnn", "vit")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a scale of the reproduction means: the size of final results, of searches and of measurements."""
+    """The sizes of a scale of the reproduction: of final results, of searches and of measurements."""
 
-    scale: str  # name in `scales.SCALES`, whose backbones and batch are taken
+    scale: str  # name in `scales.SCALES`, which gives backbones and batch
     seeds: tuple[int, ...]
     epochs: int
     search_epochs: int  # of each trial
-    search_seeds: tuple[int, ...]  # disjoint from those of final results
-    learning_rates: tuple[float, ...]  # of the search, as are the next three
+    search_seeds: tuple[int, ...]  # not among the seeds of final results
+    learning_rates: tuple[float, ...]  # of the search, like the next three
     weight_decays: tuple[float, ...]
     alphas: tuple[float, ...]
     alphas_mlp_cifar10: tuple[float, ...]  # a linear grid
-    learning_rate: Mapping[str, float] = field(default_factory=dict)  # by backbone where the paper's is not taken
-    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of specs that win over the scale's
-    # Dataset fields that stand for each of the paper's datasets; empty where it is taken itself.
+    learning_rate: Mapping[str, float] = field(default_factory=dict)  # by backbone, if not the paper's
+    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of specs that replace the scale's
+    # Dataset fields that stand for each of the paper's datasets; empty if the dataset itself is used.
     stands_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Images a class that stand for the paper's, by the paper's dataset and number; empty: the same.
     few_shot: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -159,7 +159,7 @@ SIZES: dict[str, Sizes] = {
         alphas=grids.LOG_ALPHAS,
         alphas_mlp_cifar10=grids.LINEAR_ALPHAS,
         landscape={"draws": 1},  # of each of the initial networks: ten in all
-        landscape_of={"cnn": {"precision": "tf32"}},  # by differences: faster on a GPU, and hardly rounded
+        landscape_of={"cnn": {"precision": "tf32"}},  # on differences: faster on a GPU, and hardly rounded
         attention={"sample": 100},
     ),
 }
@@ -178,15 +178,15 @@ LONG = 100  # epochs that the paper's learning curves show
 
 @dataclass(frozen=True)
 class Scope:
-    """What is asked for; everything that is left out is the scale's."""
+    """What is reproduced; omitted values are the scale's."""
 
     sizes: Sizes = SIZES["quick"]
     readings: tuple[Reading, ...] = (PRIMARY,)  # the primary one first
     seeds: tuple[int, ...] = ()  # of final results
     epochs: int = 0  # of final results; the trials of a search keep their share of it
     precision: str = "fp32"
-    data: Literal["stand-in", "cifar"] = "stand-in"  # what the scale says, or real images also at the scale `quick`
-    # Where the paper gives none (CIFAR-10, Table 16): those that our search finds, or Table 13's.
+    data: Literal["stand-in", "cifar"] = "stand-in"  # as the scale says, or real images even at the scale `quick`
+    # Where the paper gives none (CIFAR-10, Table 16): the ones that our search finds, or Table 13's.
     hyperparameters: Literal["searched", "paper"] = "searched"
 
     def __post_init__(self) -> None:
@@ -202,12 +202,12 @@ class Scope:
 
     @property
     def search_epochs(self) -> int:
-        """Epochs of a trial: as many as the scale's, in proportion where the study is shorter."""
+        """Epochs of a trial: as many as the scale's, in proportion if the study is shorter."""
         return max(1, round(self.sizes.search_epochs * min(1.0, self.epochs / self.sizes.epochs)))
 
     @property
     def window(self) -> int:
-        """Epochs that the paper's learning curves show: the first 100, or all where there are fewer."""
+        """Epochs that the paper's learning curves show: the first 100, or all if there are fewer."""
         return min(LONG, self.epochs)
 
     def at(self, epoch: int) -> int:
@@ -236,20 +236,20 @@ def readings_for(study: Scope, redundancy: int, *parts: Part) -> list[Reading]:
     return [
         reading
         for reading in study.readings
-        # With one branch, all active is the last active.
+        # With a single branch, "all active" equals "the last active".
         if reading.changes is None
         or (reading.changes in parts and not (redundancy == 1 and "activation" in reading.fields))
     ]
 
 
 def table_values(study: Scope, arch: str, redundancy: int) -> Hyperparameters:
-    """Table 13's learning rate, weight decay and alpha; a small scale has learning rates of its own."""
+    """Table 13's learning rate, weight decay and alpha; a small scale has its own learning rates."""
     values = hyperparameters(arch, redundancy)
     return dataclasses.replace(values, learning_rate=study.sizes.learning_rate.get(arch, values.learning_rate))
 
 
 def data_fields(study: Scope, dataset: str) -> dict[str, Any]:
-    """Fields of a spec that say what is learnt, for one of the paper's datasets."""
+    """Fields of a spec for the data, for one of the paper's datasets."""
     if dataset not in FULL:
         raise unknown_name("dataset of the paper", dataset, FULL)
     if study.data == "stand-in" and dataset in study.sizes.stands_for:
@@ -258,7 +258,7 @@ def data_fields(study: Scope, dataset: str) -> dict[str, Any]:
 
 
 def shown_dataset(study: Scope, dataset: str) -> str:
-    """What the study learns in place of one of the paper's datasets, for a reader."""
+    """The dataset that the study uses in place of one of the paper's, in a reader's words."""
     name, fields = NAMES[dataset], data_fields(study, dataset)
     if fields["dataset"] == dataset:
         return f"{name} ({fields['per_class']} images a class)" if "per_class" in fields else name
@@ -267,17 +267,17 @@ def shown_dataset(study: Scope, dataset: str) -> str:
 
 
 def title_for(study: Scope, title: str) -> str:
-    """The title with what the study learns in place of the datasets of the paper that it names."""
+    """The title with the study's datasets in place of the paper's."""
     datasets = {name: dataset for dataset, name in NAMES.items()}
     return re.sub("CIFAR-100?", lambda match: shown_dataset(study, datasets[match[0]]), title)
 
 
 def few_shot_size(study: Scope, dataset: str, per_class: int) -> int | None:
-    """Images a class that stand for the paper's number; None is all of them."""
+    """Images a class that stand for the paper's number; None means all of them."""
     if per_class >= FULL[dataset]:
         return None
     if study.data == "cifar" and study.sizes.stands_for:
-        # The quick scale's subset of CIFAR is all there is: keep the paper's share of it.
+        # The quick scale has only a subset of CIFAR: keep the paper's share of it.
         whole: int = get_scale(study.sizes.scale).datasets.get(dataset, {}).get("per_class", FULL[dataset])
         return max(2, round(per_class * whole / FULL[dataset]))
     return study.sizes.few_shot.get(dataset, {}).get(per_class, per_class)
@@ -288,7 +288,7 @@ def plain_spec(study: Scope, arch: str, dataset: str, values: Hyperparameters, *
     common = {
         "epochs": study.epochs,
         "precision": study.precision,
-        "test": "every",  # so that the best validation epoch's accuracy needs no other run
+        "test": "every",  # so that no other run is needed for the accuracy at the best validation epoch
         "learning_rate": values.learning_rate,
         "weight_decay": values.weight_decay,
         "seed": study.seeds[0],
@@ -310,7 +310,7 @@ def asymmetric_spec(
 ) -> RunSpec:
     """The Asymmetric spec of the study's first seed, in the one form that equal runs share.
 
-    `auxiliary` are fields of this side alone, which win over the reading's; `fields` are those of both sides.
+    `auxiliary` are fields of this side alone, which replace the reading's; `fields` belong to both sides.
     """
     chosen = {**reading.fields, **(auxiliary or {})}
     if redundancy == 1 or chosen.get("activation", "last") == "last":
@@ -324,7 +324,7 @@ def over_seeds(study: Scope, spec: RunSpec) -> tuple[RunSpec, ...]:
     return _with_seeds(spec, tuple(study.seeds))
 
 
-@lru_cache(maxsize=10_000)  # recipes ask for the same ones many times, and each spec is checked as it is made
+@lru_cache(maxsize=10_000)  # recipes ask for the same ones many times, and each new spec is validated
 def _with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
     return tuple(grid(spec, seed=seeds))
 

@@ -1,9 +1,8 @@
-"""What came out, in short: the verdicts as one table and one figure, how they are shared out, and how they changed.
+"""The results in short: the verdicts as one table and one figure, their counts, and how they changed.
 
 The rule of `verdicts` is of 2026-11-16, with an addition of the day after (c18) and repairs of 2026-11-19 (c10, c11,
-c35). The rule before it asked that an interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its
-verdicts on the rows of that day are kept in `texts.toml`, and nothing else of it. `results/recompute.py` computes them
-again.
+c35). The rule before it required that an interval meet 0.5 to 1.5 times the paper's number, which noise helps to do.
+Only its verdicts on the rows of that day are kept, in `texts.toml`; `results/recompute.py` computes them again.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from asymtrain.lab.studies.paper.numbers import texts
 from asymtrain.lab.studies.paper.verdicts import LIMITS, WEAKEST_LAST, Judgement
 
 HEADLINE = "c06"
-BANDED = ("effect", "difference")  # parts that are held against the size of the paper's number
+BANDED = ("effect", "difference")  # parts that are compared with the size of the paper's number
 COLOURS = {  # of verdicts, as in paper.css; others are grey
     "Reproduced": "good",
     "Right direction, different size": "plain",
@@ -51,7 +50,7 @@ def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
 
 
 def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
-    """What came out, counted by verdict, and the headline, in two sentences; nothing where no claim has a verdict."""
+    """The result in two sentences: counts by verdict, and the headline claim; empty if no claim has a verdict."""
     counts = verdict_counts(judgements)
     total = len(judgements) - counts["Not yet run"]
     if not total:
@@ -69,7 +68,7 @@ def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
 
 
 def forest(judgements: Sequence[Judgement]) -> Figure:
-    """Our effects as shares of the paper's, by verdict, with their intervals: one is its number, 0 no effect."""
+    """Our effects as shares of the paper's, by verdict, with their intervals: 1 is the paper's number, 0 no effect."""
     title, bars = "Our effects as shares of the paper's", list[Bar]()
     order = list(verdict_counts(judgements))
     for judgement in sorted(judgements, key=lambda one: order.index(one.words)):
@@ -95,7 +94,7 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
 
 
 def _numbers(judgement: Judgement) -> str:
-    """Both numbers of a claim and its verdict, as its row of the table has them."""
+    """Both numbers of a claim and its verdict, for its row of the table."""
     interval = f" ({judgement.interval})" if judgement.interval else ""
     return f"{judgement.words}: ours {judgement.ours}{interval}, paper {judgement.paper}"
 

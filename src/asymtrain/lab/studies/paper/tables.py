@@ -1,7 +1,7 @@
 """The columns and cells that the paper's tables share, ours beside the paper's, as values; and lines of its figures.
 
-A table of comparisons (`comparison_table`) has a row for each; what stands in it is one of the tuples of columns below,
-with the function that fills it. How a number is written is said by its column alone.
+A table of comparisons (`comparison_table`) has a row for each; its columns are one of the tuples below, with the
+function that fills them. Only its column says how a number is written.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def ends_of(over_seeds: statistics.Interval | None) -> Range | None:
-    """Both ends of what was computed; with one seed or equal pairs there is nothing."""
+    """Both ends of a computed interval; None for one seed or equal pairs."""
     return None if over_seeds is None else Range(over_seeds.low, over_seeds.high)
 
 
@@ -104,9 +104,9 @@ def comparison_table(
     cells: Callable[[PairedCell, int], Sequence[Cell]],
     note: str,
 ) -> Table:
-    """A row for each comparison: its headings, its reading where there are several, and what `cells` makes of it.
+    """A row for each comparison: its headings, its reading if there are several, and the result of `cells`.
 
-    `cells` is also given how many comparisons of the table have the reading: the family to correct for.
+    `cells` also gets the number of the table's comparisons with that reading: the family to correct for.
     """
     families = family_sizes(comparisons)
     several = set(families) - {PRIMARY.name}
@@ -137,9 +137,9 @@ def effect_table(
 ) -> Table:
     """Ours beside the paper's. Intervals and p are corrected (Bonferroni) for the cells of one reading.
 
-    `over_images`: has it a column with the interval over test images?
+    `over_images`: does it have a column with the interval over test images?
     """
-    at = 4  # behind the interval over seeds
+    at = 4  # after the interval over seeds
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
         ours = effect_cells(snapshot, row, family)
@@ -154,7 +154,7 @@ def effect_table(
 
 
 def effect_cells(snapshot: Snapshot, comparison: PairedCell, family: int) -> list[Cell]:
-    """The cells under `EFFECT`, as one of a family of tests."""
+    """The cells under `EFFECT`, with corrections for a family of tests."""
     effect = effect_of(snapshot, comparison)
     if effect is None:
         return missing_cells(len(EFFECT))
@@ -190,8 +190,8 @@ OVER_IMAGES_NOTE = note_text("over-images", column=OVER_IMAGES.name)
 def image_interval_cell(snapshot: Snapshot, comparison: PairedCell) -> Cell:
     """The interval of a comparison's finished pairs.
 
-    A dash where a run did not record which images it got right (it diverged, or is of an older version), and for the
-    best validation epoch: answers are those after the last.
+    A dash if a run did not record which images it got right (it diverged, or an older version trained it), and for the
+    best validation epoch: the records are from the last epoch.
     """
     pairs = pairs_of(snapshot, comparison)
     if not pairs:
@@ -209,11 +209,11 @@ def _over_images(plain: tuple[bytes, ...], asymmetric: tuple[bytes, ...], images
     before, after = (unpack_answers(side, images) for side in (plain, asymmetric))
     try:
         return Range(*bootstrap_images(before, after))
-    except UsageError:  # Plain is right in next to no image: a draw may have none of them
+    except UsageError:  # Plain is right in hardly any image: a draw may have none of them
         return None
 
 
-# Effect sizes, a test without a normal law, what n can find
+# Effect sizes, a test without assuming normality, what n can find
 
 SIZES = (
     number("d_z", 2, signed=True),
@@ -247,7 +247,7 @@ def sizes_table(
     return comparison_table(comparisons, name, title, headings, SIZES, cells, SIZES_NOTE)
 
 
-# How far the training images were fitted when training ended: a difference there may explain one in test accuracy
+# How well the training images were fitted at the end: a difference may explain one in test accuracy
 
 FIT = (*sides(), N)
 FIT_NOTE = note_text("fit")
@@ -268,7 +268,7 @@ def fit_table(
     return comparison_table(comparisons, name, title, headings, FIT, cells, FIT_NOTE)
 
 
-# The gradient cosine beside the effect, row by row: the paper holds that the one's sign tells the other's
+# The gradient cosine beside the effect, row by row: the paper claims that one's sign predicts the other's
 
 COSINE = (
     number("Alpha", None),
@@ -288,7 +288,7 @@ SAME, OPPOSITE, UNCLEAR = "same", "opposite", "unclear"
 def cosine_table(
     snapshot: Snapshot, comparisons: Sequence[PairedCell], name: str, title: str, headings: Headings, window: int
 ) -> Table:
-    """The cosine is that of a comparison's Asymmetric runs, over their first `window` epochs."""
+    """The cosine of a comparison's Asymmetric runs, over their first `window` epochs, beside the effect."""
 
     def cells(row: PairedCell, family: int) -> list[Cell]:
         alpha, effect = Cell(row.asymmetric[0].alpha), effect_of(snapshot, row)
@@ -307,10 +307,10 @@ def cosine_table(
 
 
 def _pull(runs: Sequence[Run], epochs: int) -> float | None:
-    """Of the first epochs; None where norms were not recorded.
+    """Median of alpha * auxiliary norm / main norm over the first epochs; None if norms were not recorded.
 
-    The median: where the main gradient all but vanishes, at the start or once everything is fitted, a ratio to it is
-    as large as one likes.
+    The median, because the ratio grows without bound as the main gradient nearly vanishes, at the start or once
+    everything is fitted.
     """
     shares = [
         run.spec.alpha * epoch.auxiliary_norm / epoch.main_norm
@@ -334,7 +334,7 @@ DIFFERENCE_NOTE = "Change: Asymmetric less Plain, with a 95% t interval over pai
 
 
 def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tuple[Column, ...]:
-    """Ours and the paper's; `printed_digits` are the paper's where it prints fewer."""
+    """Our columns and the paper's; `printed_digits` are the paper's if it prints fewer."""
     printed = digits if printed_digits is None else printed_digits
     return (
         *sides(digits),
@@ -369,11 +369,11 @@ def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]
 
 # Lines of figures from curves over seeds
 
-LEAST = 4  # seeds for a band: the t interval of fewer is wider than the figure
+LEAST = 4  # seeds for a band: with fewer, the t interval is wider than the figure
 
 
 def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid", seeds: bool = False) -> Line:
-    """A curve with its interval over seeds; with each seed's line where asked for, or where there are few."""
+    """A curve with its interval over seeds; with each seed's line if asked for, or if there are few."""
     line = dataclasses.replace(curve.line(label, colour), dash=dash)
     alone = seeds or len(curve.seeds) < LEAST
     return dataclasses.replace(line, low=(), high=(), seeds_on_demand=False) if alone else line

@@ -3,20 +3,21 @@
     evidence = {"primary": {"table1/vit/20": Effect(...), ...}, "sum": {...}}
     judge(claim("c01"), evidence, alternates=("sum", "all")).sentence
 
-A claim is ruled on part by part, and is as good as its weakest part. An interval is a t interval over seeds,
-Bonferroni-corrected for the cells of the table (`claims.family`). docs/reproduction.md has the rule in words, `Limits`
-its thresholds, `ruling_on` the usual case. Other forms of parts (`claims.Part`) use the same words with their own
-condition, stated where they are ruled on. A part that the paper itself reports as no effect is reproduced only as that.
-No part passes because its interval is wide, and none fails because there were few seeds or many measurements.
+Each part of a claim gets a ruling, and the claim is as good as its weakest part. An interval is a t interval over
+seeds, Bonferroni-corrected for the cells of the table (`claims.family`). docs/reproduction.md has the rule in words,
+`Limits` its thresholds, `ruling_on` the usual case. Other forms of parts (`claims.Part`) use the same words with
+conditions of their own, stated where they are judged. A part that the paper itself reports as no effect is reproduced
+only as such. No part passes because its interval is wide, and none fails because there were few seeds or many
+measurements.
 
-Two verdicts stand above the rule:
+Two verdicts take precedence over the rule:
 
     Not yet run     too few seeds, epochs or cells, or other data standing in; what the numbers so far would say is kept
-                    as preliminary, and `lacks` says what is short
+                    as preliminary, and `lacks` says what is missing
     Only under X    the primary reading does not support the claim, and the alternate reading X is Reproduced, also
                     after Holm's correction over all alternates and all cells of the tables
 
-A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it.
+A reading that was declared after rows were seen (`study.LATER`) is named with the verdict and cannot change it.
 """
 
 import dataclasses
@@ -66,14 +67,14 @@ class Limits:
     """Every threshold of the rule."""
 
     level: float = 0.05  # of an interval over all cells of a table; of Holm's tests over alternates
-    band_low: float = 0.5  # of the paper's number: what counts as its size, as does the next
+    band_low: float = 0.5  # of the paper's number: this and the next limit what counts as its size
     band_high: float = 1.5
-    percent: float = 1.0  # of Plain, or points: within it a change, or a difference of changes, is no effect
+    percent: float = 1.0  # of Plain, or points: a change, or a difference of changes, within it is no effect
     value: float = 0.01  # the same for a cosine or a gap
-    strict_level: float = 0.001  # what the paper's appendix E claims of every main result, as is the next
+    strict_level: float = 0.001  # this and the next are what the paper's appendix E claims of every main result
     large: float = 0.8
-    seeds: int = 10  # that a verdict takes; an exact identity shows in one
-    plain_gap: float = 10.0  # percent: a Plain this far from the paper's is named with the verdict
+    seeds: int = 10  # that a verdict needs; an exact identity needs one
+    plain_gap: float = 10.0  # percent: if Plain is this far from the paper's, the verdict says so
 
     def margin(self, part: Part) -> float:
         return self.percent if part.of == "change" else self.value
@@ -90,20 +91,20 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """One part with what was measured for it."""
+    """One part and its measurements."""
 
     part: Part
-    ruling: Ruling  # what the rule says of the numbers, however few they are
-    estimate: float | None  # None where a percentage of Plain is undefined (Plain is 0), or no seed is on both sides
-    low: float | None = None  # of the interval; None with fewer than two seeds, and for parts that have none
+    ruling: Ruling  # the rule's result for the numbers, however few they are
+    estimate: float | None  # None if a percentage of Plain is undefined (Plain is 0), or no seed is on both sides
+    low: float | None = None  # of the interval; None with fewer than two seeds, and for parts without an interval
     high: float | None = None
-    p: float | None = None  # of the test that the part must pass, not corrected; None where there is no test
+    p: float | None = None  # of the test that the part must pass, uncorrected; None if there is no test
     n: int = 0  # seeds
-    beside: float | None = None  # the mean that the estimate is held beside, where two signs must agree
+    beside: float | None = None  # the mean that the estimate is compared with, if two signs must agree
 
 
 def rule(part: Part, evidence: ByLabel) -> JudgedPart:
-    """What the evidence says of one part; every label of the part must be in it."""
+    """The ruling on one part from the evidence, which must have every label of the part."""
     if part.how in SPECIAL:
         return SPECIAL[part.how](part, evidence)
     sample = sample_of(part, evidence)
@@ -123,13 +124,13 @@ def rule(part: Part, evidence: ByLabel) -> JudgedPart:
 
 
 def ruling_on(part: Part, interval: Interval) -> Ruling:
-    """The ruling by an interval, in the way that the part asks for."""
+    """The ruling by an interval, according to the kind of part."""
     side = direction(interval.low, interval.high)
     if part.how in ("no effect", "near zero"):
         margin = _null_margin(part)
         if is_within(interval.low, interval.high, margin):
             return "Reproduced"
-        # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
+        # "no effect" is contradicted if 0 is excluded; "near zero" only if the interval lies outside the margin.
         outside = interval.low > margin or interval.high < -margin
         return "Contradicted" if (outside if part.how == "near zero" else side != 0) else "Inconclusive"
     if part.how == "not reversed":
@@ -138,7 +139,7 @@ def ruling_on(part: Part, interval: Interval) -> Ruling:
         # A reversal beyond the margin must be excluded: a wide interval does not pass by including 0.
         furthest_back = min(part.sign * interval.low, part.sign * interval.high)
         return "Reproduced" if furthest_back > -LIMITS.margin(part) else "Inconclusive"
-    paper = None if part.how == "sign" else part.paper  # without the paper's number the sign alone is asked for
+    paper = None if part.how == "sign" else part.paper  # without the paper's number only the sign matters
     if side == -part.sign:
         return "Contradicted"
     if side == part.sign:
@@ -149,7 +150,7 @@ def ruling_on(part: Part, interval: Interval) -> Ruling:
 
 
 def has_size(interval: Interval, paper: float) -> bool:
-    """Is it of the paper's size? All of it inside the band, or the estimate inside and the paper's number in it."""
+    """Is it of the paper's size? All of it is in the band, or the estimate is and it contains the paper's number."""
     low, high = sorted((LIMITS.band_low * paper, LIMITS.band_high * paper))
     if low <= interval.low and interval.high <= high:
         return True
@@ -162,12 +163,12 @@ def excludes_size(interval: Interval, paper: float) -> bool:
 
 
 def _null_margin(part: Part) -> float:
-    """Within which a part that says no effect, or near zero by the paper's own number, is reproduced."""
+    """The margin within which a part that claims no effect, or near zero by the paper's own number, is reproduced."""
     return LIMITS.band_high * abs(part.paper or 0.0) if part.how == "near zero" else LIMITS.margin(part)
 
 
 def _is_same(part: Part, evidence: ByLabel) -> bool:
-    """Is it a difference between cells for which the same runs stand, or a change of what is one measurement?"""
+    """Is it a difference between cells with the same runs, or a change between two sides that are one measurement?"""
     if part.how in ("difference", "not reversed"):
         runs = {evidence[label].spec_ids for label in part.labels}
         return len(runs) == 1 and runs != {()}
@@ -179,7 +180,7 @@ def family_of(part: Part) -> int:
 
 
 def sample_of(part: Part, evidence: ByLabel) -> list[float]:
-    """One number a seed: of a difference, a seed that both sides have; none where Plain is 0."""
+    """One number for each seed; for a difference, each seed of both sides; empty if Plain is 0."""
     if part.of in ("value", "minimum"):
         return _values(evidence, part.labels[0])
     effects = [_effect(evidence, label) for label in part.labels]
@@ -188,7 +189,7 @@ def sample_of(part: Part, evidence: ByLabel) -> list[float]:
     if part.how in ("difference", "not reversed"):
         first, second = (effect.changes for effect in effects)
         return [second[seed] - first[seed] for seed in sorted(first.keys() & second.keys())]
-    # Of two labels, Plain is the first's and Asymmetric the second's.
+    # For two labels, Plain is the first's and Asymmetric the second's.
     return list(_paired(effects[0], effects[-1]).changes.values())
 
 
@@ -203,7 +204,7 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
 
 
 def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
-    """Exact: one value that is not 0 contradicts."""
+    """Exact: a single value that is not 0 contradicts."""
     values = _values(evidence, part.labels[0])
     worst = max(map(abs, values), default=None)
     ruling: Ruling = "Inconclusive" if worst is None else "Contradicted" if worst else "Reproduced"
@@ -211,9 +212,9 @@ def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
 
 
 def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
-    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both.
+    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all need both.
 
-    One that has not may lack seeds: the claim is contradicted only where the whole interval of a cell is not large.
+    A cell without them may lack seeds: the claim is contradicted only if a cell's whole interval is not large.
     """
     effects = [_effect(evidence, label) for label in part.labels]
     n = min(len(effect.seeds) for effect in effects)
@@ -239,7 +240,7 @@ def _is_not_large(effect: Effect, cells: int) -> bool:
 
 
 def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
-    """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
+    """A value and a change must both be clear; then their signs agree or not. The change is the number shown."""
     values = _values(evidence, part.labels[0])
     changes = [*_effect(evidence, part.labels[1]).changes.values()]
     n = min(len(values), len(changes))
@@ -275,20 +276,20 @@ def _values(evidence: ByLabel, label: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a claim."""
+    """The verdict on a claim and its numbers."""
 
     claim: Claim
     verdict: Verdict  # by the rule; `words` names the reading of an "Only under"
-    sentence: str  # the verdict with its number and what stands beside it, for a page
+    sentence: str  # the verdict with its number and what belongs with it, for a page
     numbers: str = ""  # the sentence without its verdict
-    effect: float | None = None  # estimate of the part that decided, in the unit of that part: percent for changes
-    low: float | None = None  # of its interval; None where there is none
+    effect: float | None = None  # estimate of the deciding part, in the unit of that part: percent for changes
+    low: float | None = None  # of its interval; None if there is none
     high: float | None = None
-    n: int = 0  # the least seeds behind any part
-    reading: str = "primary"  # under which the numbers were made
+    n: int = 0  # the fewest seeds behind any part
+    reading: str = "primary"  # the reading of the numbers
     preliminary: Ruling | None = None  # what the rule would say of too few rows; None: it is final, or nothing was run
-    lacks: str = ""  # what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty where it is final
-    parts: tuple[JudgedPart, ...] = ()  # every part that could be ruled on
+    lacks: str = ""  # what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty if it is final
+    parts: tuple[JudgedPart, ...] = ()  # every part with a ruling
     missing: tuple[str, ...] = ()  # labels without evidence
     spec_ids: tuple[str, ...] = ()  # the runs behind it
 
@@ -298,13 +299,13 @@ class Judgement:
 
     @property
     def part(self) -> JudgedPart | None:
-        """The part whose numbers the judgement carries; None where nothing could be ruled on."""
+        """The part whose numbers the judgement carries; None if no part has a ruling."""
         ruling = "Reproduced" if self.verdict == "Only under" else self.preliminary or self.verdict
         return next((part for part in self.parts if part.ruling == ruling), None)
 
     @property
     def paper(self) -> str:
-        """The paper's number, of the part that decides; as it is printed where none does."""
+        """The paper's number for the deciding part; without one, as it is printed."""
         return printed_words(self.claim) if self.part is None else paper_words(self.claim, self.part)
 
     @property
@@ -313,7 +314,7 @@ class Judgement:
 
     @property
     def interval(self) -> str:
-        """Of our number; empty where it has none."""
+        """The interval of our number; empty if it has none."""
         part = self.part
         if part is None or part.low is None or part.high is None:
             return ""
@@ -321,7 +322,7 @@ class Judgement:
 
 
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
-    """All 36 verdicts, from the runs that there are."""
+    """All 36 verdicts, from the stored runs."""
     alternates = [reading.name for reading in ALTERNATES]
     return judge_all(gather(results), alternates=alternates, later=LATER)
 
@@ -336,7 +337,7 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
     """The evidence of all recipes, by reading and label.
 
     A claim may need a cell that an alternate reading does not touch (the best epoch's accuracy has no other cosine):
-    such cells are those of the primary reading. A reading that trains otherwise touches all of them.
+    such cells come from the primary reading. A reading with another training touches all cells.
     """
     evidence: dict[str, dict[str, Evidence]] = {}
     for result in results:
@@ -367,9 +368,9 @@ def judge(
 ) -> Judgement:
     """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
-    The primary reading is asked first. `alternates` are all others that were fixed, with evidence or without: all of
-    them are corrected for. `later` are those that were declared after rows were seen: what they say is added to the
-    sentence.
+    The primary reading comes first. `alternates` are all other readings fixed in advance, with evidence or without: the
+    correction counts them all. `later` are readings that were declared after rows were seen: their results are added to
+    the sentence.
     """
     own = evidence.get(PRIMARY.name, {})
     first = _under(claim, own, PRIMARY.name)
@@ -388,7 +389,7 @@ def judge(
             spec_ids = tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids]))
             only = dataclasses.replace(other, verdict="Only under", sentence=sentence, missing=(), spec_ids=spec_ids)
             return _with_sentences(only, beside)
-    # Alternates that say something clear and otherwise are named; the verdict stays, since they were not asked first.
+    # Name alternates with a clear different result; the verdict stays, since the primary reading comes first.
     sentences = [
         f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
         for other in others
@@ -410,7 +411,7 @@ def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
         paper = f"{claim.paper_value} ({claim.quantity})".replace(";", ", ")
         sentence = f"Not yet run ({lacks}); the paper has {paper}."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
-    # A claim holds as far as the weakest of its parts.
+    # A claim holds as far as its weakest part does.
     ruling = max((part.ruling for part in parts), key=WEAKEST_LAST.index)
     deciding = next(part for part in parts if part.ruling == ruling)
     n = min(part.n for part in parts)
@@ -440,7 +441,7 @@ def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
 
 
 def _beside(claim: Claim, evidence: ByLabel) -> Iterator[str]:
-    """What the comparisons beside a claim say, where they have all their rows."""
+    """The results of the comparisons beside a claim, if all their rows are there."""
     for words, part in claim.beside:
         own = {label: evidence[label] for label in part.labels if label in evidence}
         judged_part = _rule_on(part, own)
@@ -450,7 +451,7 @@ def _beside(claim: Claim, evidence: ByLabel) -> Iterator[str]:
 
 
 def _plain_words(claim: Claim, evidence: ByLabel) -> Iterator[str]:
-    """How far our Plain accuracy is from the paper's, where that is far: changes are in percent of it."""
+    """How far our Plain accuracy is from the paper's, if it is far: changes are in percent of it."""
     gaps = [
         100 * (float(np.mean(effect.plain)) / printed - 1)
         for label in claim.needs
@@ -470,7 +471,7 @@ def _plain_words(claim: Claim, evidence: ByLabel) -> Iterator[str]:
 
 
 def _rule_on(part: Part, evidence: ByLabel) -> JudgedPart | None:
-    """The ruling on a part; of a part that asks something of every cell also where one that has rows fails."""
+    """The ruling on a part; if the part asks something of every cell, also if an available cell already fails."""
     labels = tuple(label for label in part.labels if label in evidence)
     if labels == part.labels:
         return rule(part, evidence)
@@ -481,7 +482,7 @@ def _rule_on(part: Part, evidence: ByLabel) -> JudgedPart | None:
 
 
 def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str:
-    """Everything that a verdict still waits for; empty where one can be given."""
+    """Everything that a verdict still waits for; empty if it can be given."""
     lacks = [f"{len(missing)} of {len(missing) + len(evidence)} cells missing"] if missing else []
     if n < seeds:
         lacks.append(f"{n} of {seeds} seeds")
@@ -496,7 +497,7 @@ def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str
 def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str]) -> bool:
     """Are the parts' p values below 5% after Holm over alternates and cells?
 
-    Cells that the claim does not ask for count as tests with p = 1, the hardest case for those that it does.
+    Cells outside the claim count as tests with p = 1, the strictest case for the claim's own cells.
     """
     tables = dict.fromkeys(map(_table, other.claim.needs))
     tests = len(alternates) * sum(family(f"{table}/") for table in tables)
@@ -516,9 +517,9 @@ def _table(label: str) -> str:
     return label.partition("/")[0]
 
 
-# Numbers of a judged part in words, and labels of evidence as a reader says them
+# Numbers of a judged part in words, and labels of evidence in a reader's words
 
-STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
+STEPS = "steps not reversed"  # parts of a trend that need no effect of their own
 
 
 def number(value: float | None, judged_part: JudgedPart) -> str:
@@ -536,7 +537,7 @@ def number(value: float | None, judged_part: JudgedPart) -> str:
 
 
 def ours_words(part: JudgedPart) -> str:
-    """What was measured for a part; both numbers where one is held beside the other."""
+    """What was measured for a part; both numbers if two are compared."""
     if part.ruling == "Cannot differ":
         return f"the same {'surface' if _is_surface(part) else 'runs'} for every N"
     effect = number(part.estimate, part)
@@ -544,7 +545,7 @@ def ours_words(part: JudgedPart) -> str:
 
 
 def measured_words(claim: Claim, all_parts: Sequence[JudgedPart], deciding: JudgedPart) -> str:
-    """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
+    """The deciding part's number, seeds and interval; for several parts also which one it is and all rulings."""
     if deciding.ruling == "Cannot differ" or len(claim.parts) == 1:
         return number_words(deciding)
     measured = f"{number_words(deciding)} for {part_words(deciding)}"
@@ -580,7 +581,7 @@ def part_words(part: JudgedPart) -> str:
 
 
 def cell_words(label: str) -> str:
-    """A label of evidence (`claims`) for a reader."""
+    """A label of evidence (`claims`) in a reader's words."""
     table, *rest = label.split("/")
     if table in ("table11", "table12"):
         rest[1] = f"{100 * float(rest[1]):g}"

@@ -1,7 +1,7 @@
 """What the final runs say: differences to Plain with verdicts, epochs and time to Plain's accuracy, calibration.
 
-The rules are those of docs/practice-protocol.md. An effect is of one arm of one task; its p is
-corrected over the models of its table by Holm's method.
+The rules are in docs/practice-protocol.md. An effect belongs to one arm of one task; its p is corrected over the models
+of its table by Holm's method.
 """
 
 import dataclasses
@@ -39,17 +39,17 @@ from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Block, Needs
 
 MARGIN = 0.5  # points of accuracy: an interval within it shows no meaningful difference
-_COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
+_COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer to read
 
-_CONFIGURATION = ("objective", "bias", "layers")  # what a step's cost depends on: alpha and its schedule cost nothing
+_CONFIGURATION = ("objective", "bias", "layers")  # a step's cost depends on these: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
-ArmPair = tuple[StudyTask, Arm, Arm]  # of the second arm with the third
+ArmPair = tuple[StudyTask, Arm, Arm]  # the second arm is compared with the third
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """A training step with branches beside a plain one of the model, as `benchmarks/overhead.py` timed them."""
+    """A training step with branches relative to a plain step of the model, timed by `benchmarks/overhead.py`."""
 
     model: str
     mode: str  # of _MODES
@@ -57,13 +57,13 @@ class StepCost:
     attached: int  # layers that have a branch
     plain_seconds: float
     ratio: float  # of the step with branches to the plain one
-    plain_ratio: float  # of one build of the plain step to another, which shows the error
+    plain_ratio: float  # of one build of the plain step to another, which shows the measurement error
     device: str
     torch: str
 
 
 def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
-    """The rows of `benchmarks/overhead.py --only practice --json FILE`; of rows about the same the last counts."""
+    """The rows of `benchmarks/overhead.py --only practice --json FILE`; of equal cases the last row counts."""
     costs: dict[tuple[object, ...], StepCost] = {}
     for file in files:
         try:
@@ -98,25 +98,25 @@ class ArmEffect:
     arm: Arm
     row: Mapping[str, Any]  # of `comparisons.compare`
     differences: tuple[float, ...]  # in points, of each seed
-    epochs: tuple[tuple[int | None, int | None], ...]  # of each seed until Plain and the arm have Plain's last accuracy
+    epochs: tuple[tuple[int | None, int | None], ...]  # by seed, until Plain and the arm reach Plain's last accuracy
     calibration: Estimate  # of the differences of calibration errors
     calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm, over pairs that have both
     spec_ids: tuple[str, ...]
     seeds_needed: int  # seeds of the protocol
     p_holm: float | None = None
-    # Of this configuration on this model: one for each mode, where they are known.
+    # The costs of this configuration on this model, one for each mode, if known.
     step_costs: tuple[StepCost, ...] = ()
     against: Arm = NONE
     courses: tuple[tuple[float | None, ...], ...] = ()  # in points, of each seed at each epoch
 
     @property
     def reached(self) -> list[tuple[int, int]]:
-        """Of the seeds whose run with branches has Plain's last accuracy: epochs until Plain and it have that."""
+        """Epochs until Plain and the arm reach Plain's last accuracy, for the seeds whose arm reaches it."""
         return [(own, other) for own, other in self.epochs if own is not None and other is not None]
 
     @property
     def mean_epochs(self) -> tuple[float | None, float | None]:
-        """Of Plain and of the arm, over the same seeds."""
+        """The means for Plain and for the arm, over the same seeds."""
         reached = self.reached
         return (fmean(own for own, _ in reached), fmean(other for _, other in reached)) if reached else (None, None)
 
@@ -147,8 +147,8 @@ class Results:
     """What the stored runs say."""
 
     study: Extent
-    selections: tuple[Selection, ...]  # where the second wave is missing, of the first
-    # The main table: of each model the configuration that validation selected, on CIFAR-100 by the ordinary recipe.
+    selections: tuple[Selection, ...]  # only the first wave, if the second is missing
+    # The main table: each model's configuration that validation selected, on CIFAR-100 by the ordinary recipe.
     selected: tuple[ArmEffect, ...]
     configurations: Mapping[str, tuple[ArmEffect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[ArmEffect, ...]]  # of the other blocks
@@ -160,7 +160,7 @@ class Results:
 def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Results:
     """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
 
-    `costs` of steps go to the effects of the main table.
+    `costs` of steps are added to the effects of the main table.
     """
     comparisons = {part: _comparisons(study, part, runs) for part in get_args(Part)}
     plain = dict.fromkeys(arm.name for _, arm, _ in comparisons["fixed"] if not arm.fields["redundancy"])
@@ -182,16 +182,16 @@ def analyse(study: Extent, runs: RunsById, costs: Sequence[StepCost] = ()) -> Re
 def unfinished(
     blocks: Mapping[str, Block], needs_of: Callable[[Any], Needs], runs: RunsById
 ) -> tuple[tuple[Block, Left], ...]:
-    """The blocks whose runs are not all known, and what they lack."""
+    """The blocks with missing runs, and what they lack."""
     left = [(block, missing_of(joined(map(needs_of, block.parts)), Snapshot(runs))) for block in blocks.values()]
     return tuple(pair for pair in left if not pair[1].is_empty)
 
 
 def is_recommended(results: Results) -> bool | None:
-    """May the setting for all models be a preset? None while models are missing, or seeds of them.
+    """May the setting for all models be a preset? None while models or seeds are missing.
 
-    Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one. Where
-    Plain has the best rank there is no such setting.
+    The setting that other families chose must be harmless or help on every model, and help on at least one. If Plain
+    has the best rank, there is no such setting.
     """
     effects = [effect for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
     if results.plain:
@@ -210,7 +210,7 @@ def _tasks(part: Part) -> list[Task]:
 
 
 def _comparisons(study: Extent, part: Part, runs: RunsById) -> list[ArmPair]:
-    """What is compared with what."""
+    """Each arm with the arm that it is compared with."""
     arms = [(task, final_arms(study, task, runs) or []) for task in _tasks(part)]
     if part == "signal":  # without a control, the selected configuration would only repeat the main table
         arms = [(task, own) for task, own in arms if any(spec.id in runs for spec in final_specs(study, task, own[2:]))]
@@ -218,7 +218,7 @@ def _comparisons(study: Extent, part: Part, runs: RunsById) -> list[ArmPair]:
         return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
     compared = []
     for task, own in arms:
-        if len(own) == 4:  # fewer where no change tunes the baseline
+        if len(own) == 4:  # fewer if no change tunes the baseline
             none, selected, tuned, both = own
             compared.append([(task, both, tuned), (task, tuned, none), (task, selected, tuned)])
     return [comparison for same in zip(*compared, strict=True) for comparison in same]
@@ -237,7 +237,7 @@ def _part_effects(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById)
 
 
 def corrected(effects: Sequence[ArmEffect]) -> list[ArmEffect]:
-    """The effects as one family: with p by Holm's method. One without p takes no part."""
+    """The effects as one family, with Holm's p. An effect without p takes no part."""
     tested = [effect.row["p"] for effect in effects if effect.row["p"] is not None]
     adjusted = iter(holm(tested))
     return [
@@ -246,7 +246,7 @@ def corrected(effects: Sequence[ArmEffect]) -> list[ArmEffect]:
 
 
 def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) -> list[ArmEffect]:
-    """Each over the seeds of which both arms are stored; one without such a seed is left out."""
+    """The effect of each comparison over the seeds with both arms stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import paired, summarised
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
@@ -263,7 +263,7 @@ def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) 
     if not sides:
         return []
     rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
-    # By number, so that a run of Plain can be in several; and by side, since Plain with label smoothing is an arm too.
+    # By number, so that a Plain run can be in several; and by side, since Plain with label smoothing is an arm too.
     layers = [
         (number, variant, run.spec.id)
         for number, (*_, pairs) in enumerate(sides)
@@ -299,7 +299,7 @@ def compare_arms(study: Extent, comparisons: Iterable[ArmPair], runs: RunsById) 
 
 
 def _reached(study: Extent, runs: RunsById) -> tuple[Reached, ...]:
-    """Of each network of a published table its baseline and each arm, as far as they are stored."""
+    """The baseline and each arm for each network of a published table, as far as they are stored."""
     tasks = _tasks("published")
     arms = {(task.model, arm.name): (task, arm) for task in tasks for arm in final_arms(study, task, runs) or ()}
     reached = []
@@ -313,13 +313,13 @@ def _reached(study: Extent, runs: RunsById) -> tuple[Reached, ...]:
 
 
 def _course(plain: Run, other: Run) -> tuple[float | None, ...]:
-    """By epoch, as far as the longer of the two went; None where one of them was not tested."""
+    """The difference by epoch, up to the end of the longer run; None where one of them was not tested."""
     both = zip_longest(*([epoch.test_accuracy for epoch in run.history] for run in (plain, other)))
     return tuple(None if before is None or after is None else 100 * (after - before) for before, after in both)
 
 
 def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:
-    """The first epoch at which each has the test accuracy that Plain of the seed ends with; None if it never has."""
+    """The first epoch at which each reaches the final test accuracy of the seed's Plain run; None if it never does."""
     target = plain.test_accuracy
     if target is None or plain.outcome == "diverged":
         return None, None

@@ -1,6 +1,6 @@
-"""Models for images of 32 x 32 that no option of timm gives: `package.module:function` of a spec.
+"""Models for images of 32 x 32 that timm has no option for: `package.module:function` of a spec.
 
-Four are made of timm's parts; the two of published tables are written out, by their authors' scripts.
+Four are made of timm's parts; the two of published tables follow their authors' scripts.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def resnet18(classes: int, drop_rate: float = 0.0) -> nn.Module:
 
 
 def plain18(classes: int, drop_rate: float = 0.0) -> nn.Module:
-    """The same 18 layers without shortcuts, half as wide behind the stem."""
+    """The same 18 layers without shortcuts, half as wide after the stem."""
     from timm.models.resnet import BasicBlock
 
     class PlainBlock(BasicBlock):  # type: ignore[misc]  # timm is not installed where mypy runs
@@ -32,13 +32,13 @@ def plain18(classes: int, drop_rate: float = 0.0) -> nn.Module:
     model = _resnet(PlainBlock, classes, (32, 64, 128, 256), drop_rate)
     for module in model.modules():
         if isinstance(module, PlainBlock):
-            module.downsample = None  # of the shortcut
-            nn.init.ones_(module.bn2.weight)  # timm's begins at 0, and nothing would pass
+            module.downsample = None  # part of the shortcut
+            nn.init.ones_(module.bn2.weight)  # timm initialises it with 0, and nothing would pass
     return model
 
 
 def convnext(classes: int, drop_rate: float = 0.0) -> nn.Module:
-    """ConvNeXt-Atto whose maps begin at 16 x 16 and end at 2 x 2: timm's would end at one pixel."""
+    """ConvNeXt-Atto whose maps begin at 16 x 16 and end at 2 x 2; timm's would end at one pixel."""
     from timm import create_model
 
     model = create_model("convnext_atto", num_classes=classes, patch_size=2, drop_rate=drop_rate)
@@ -67,7 +67,7 @@ def _resnet(block: Any, classes: int, widths: tuple[int, ...], drop_rate: float)
 def vit_lite(
     classes: int, depth: int = 7, width: int = 256, heads: int = 4, drop_path_rate: float = 0.1, patch: int = 4
 ) -> nn.Module:
-    """ViT-Lite of Compact Transformers: attention dropout 0.1, drop-path that rises with depth, and a stream that each
+    """ViT-Lite of Compact Transformers: attention dropout 0.1, drop-path that rises with depth, and tokens that each
     block normalises in its middle."""
     rates = [drop_path_rate * i / max(1, depth - 1) for i in range(depth)]
     blocks = [_Block(width, heads, rate, attention_dropout=0.1, normalised=True) for rate in rates]
@@ -94,7 +94,7 @@ def small_vit(
 
 
 class _Transformer(nn.Module):
-    """Patches of an image of 32 x 32 and a class token through blocks; the class token is classified."""
+    """An image of 32 x 32 as patches and a class token through blocks; the class token is classified."""
 
     def __init__(self, classes: int, width: int, patch: int, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -121,9 +121,9 @@ class _Transformer(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention, then two layers twice as wide; what they add is dropped for a whole image at a time.
+    """Attention, then two layers twice as wide; their outputs are dropped for a whole image at a time.
 
-    With `normalised` the second half starts from normalised tokens, and not only its layers: Compact Transformers' do.
+    With `normalised`, the second half adds its outputs to the normalised tokens, as in Compact Transformers.
     """
 
     def __init__(

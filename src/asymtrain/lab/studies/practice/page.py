@@ -75,7 +75,7 @@ def _headline(results: Results) -> Headline | None:
 
 
 def _lead(results: Results) -> str:
-    """The other verdicts and the largest gain; what the numbers are; and the answer on a preset."""
+    """The other verdicts and the largest gain, what the numbers are, and whether there is a preset for all models."""
     if not results.selected:
         return "No model is finished yet."
     counts = Counter(effect.verdict for effect in results.selected)
@@ -113,7 +113,7 @@ def sentences(results: Results) -> list[str]:
 
 
 def preset_sentence(results: Results) -> list[str]:
-    """Whether one setting suits all models, and what that rests on; nothing while models are missing."""
+    """Whether one setting suits all models, and the evidence for it; empty while models are missing."""
     recommended = is_recommended(results)
     if recommended is None:
         return []
@@ -126,12 +126,12 @@ def preset_sentence(results: Results) -> list[str]:
 
 
 def _by_gain(results: Results) -> list[ArmEffect]:
-    """The rows of the main table, the most helped first: a reader of the figure meets its sentences in this order."""
+    """The rows of the main table, largest gain first, which is also the order of the figure."""
     return sorted(results.selected, key=lambda effect: -effect.row["points"])
 
 
 def _words(effect: ArmEffect, results: Results) -> tuple[str, str]:
-    """The verdict on a model, and what it rests on."""
+    """The verdict on a model, and the evidence for it."""
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
     text = f"{row['points']:+.1f} points ({ends}{counted(row['n'], 'seed')}) with {effect.arm.label}."
@@ -140,13 +140,13 @@ def _words(effect: ArmEffect, results: Results) -> tuple[str, str]:
 
 
 def _is_no_better(effect: ArmEffect, results: Results) -> bool:
-    """Did validation select branches that were no better there than none?"""
+    """Did validation select branches that were no better there than Plain?"""
     selection = next(selection for selection in results.selections if selection.task == effect.task)
     return selection.first[0].mean >= selection.best(selection.selected).mean
 
 
 def tables(results: Results) -> list[Table]:
-    """The main table and what it rests on; a table without rows is left out."""
+    """The main table and the tables behind it; a table without rows is left out."""
     no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
     note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     notes = {"fixed": " ".join(preset_sentence(results)), "tuned": _TUNED_NOTE}
@@ -172,7 +172,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def published_table(reached: Sequence[Reached]) -> Table:
-    """What networks of published tables reach, beside what is reported of them and of changed architectures."""
+    """What networks of published tables reach, beside what is reported for them and for changed architectures."""
     points = {"kind": "number", "digits": 2, "signed": True}
     columns = (
         Column("Network"),
@@ -204,9 +204,9 @@ def published_table(reached: Sequence[Reached]) -> Table:
 def effects_table(
     name: str, title: str, effects: Sequence[ArmEffect], study: Extent, note: str = "", *, detail: bool = False
 ) -> Table:
-    """One row for each effect; data and arm are named where the rows differ in them."""
+    """One row for each effect; data and arm are named if the rows differ in them."""
     named = {"Data": [study.data[effect.task.data].title for effect in effects]}
-    # An objective is told by the branches themselves.
+    # The words for the branches name their objective.
     if any(effect.arm.name not in CONFIGURATIONS for effect in effects):
         named["Arm"] = [effect.arm.title for effect in effects]
     varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
@@ -240,7 +240,7 @@ def effects_table(
 
 
 def target_table(effects: Sequence[ArmEffect]) -> Table:
-    """Epochs until a run has the test accuracy that Plain of its seed ends with; and time, where steps were timed."""
+    """Epochs until a run reaches the final test accuracy of its seed's Plain run; and time, if steps were timed."""
     modes = list(dict.fromkeys(cost.mode for effect in effects for cost in effect.step_costs))
     columns = (
         Column("Model"),
@@ -268,7 +268,7 @@ def target_table(effects: Sequence[ArmEffect]) -> Table:
 
 
 def cost_table(effects: Sequence[ArmEffect]) -> Table:
-    """What a training step takes with branches, relative to one without; empty where no step was timed."""
+    """The time of a training step with branches relative to one without; empty if no step was timed."""
     columns = (
         Column("Model"),
         Column("Branches"),
@@ -321,7 +321,7 @@ def calibration_table(effects: Sequence[ArmEffect]) -> Table:
 
 
 def selection_table(selections: Sequence[Selection]) -> Table:
-    """Validation accuracy of every trial as a difference to Plain's, in points."""
+    """Validation accuracy of every trial as a difference from Plain, in points."""
     points = {"kind": "number", "digits": 1, "signed": True}
     columns = (
         Column("Model"),
@@ -347,7 +347,7 @@ def selection_table(selections: Sequence[Selection]) -> Table:
 
 
 def ranks_table(selections: Sequence[Selection]) -> Table:
-    """The settings that every model has tried, by their mean rank on validation accuracy."""
+    """The settings that every model has tried, by mean rank on validation accuracy."""
     if not selections:
         return Table("ranks", "", (), ())
     columns = (
@@ -421,7 +421,7 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[ArmEffect]]) -> 
     return Figure(
         name,
         title,
-        # On one scale, or what an arm gains could not be seen beside the others.
+        # One scale for all panels, so that their gains can be compared.
         [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in all_bars],
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: neither.",
@@ -437,7 +437,7 @@ def _axis(effects: Sequence[ArmEffect]) -> str:
 
 
 def _by_arm(effects: Sequence[ArmEffect]) -> dict[str, list[ArmEffect]]:
-    """A panel for each arm; one for all where they are not of the same tasks."""
+    """A panel for each arm; one for all if the arms do not have the same tasks."""
     arms: dict[str, list[ArmEffect]] = {}
     for effect in effects:
         arms.setdefault(effect.arm.title, []).append(effect)
@@ -446,7 +446,7 @@ def _by_arm(effects: Sequence[ArmEffect]) -> dict[str, list[ArmEffect]]:
 
 
 def _bar(effect: ArmEffect, beside: Sequence[ArmEffect]) -> Bar:
-    """Labelled by the model, and by what else tells it from the bars beside it."""
+    """A bar labelled by the model, and by what distinguishes it from the bars beside it."""
     label = [effect.task.title]
     if len({other.task.data for other in beside}) > 1:
         label.append(effect.task.data)

@@ -15,7 +15,7 @@ from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import get_scale
 from asymtrain.lab.studies.study import Block
 
-_OWN = "asymtrain.lab.practice.models"  # the module's name in stored specs, by which it is still found
+_OWN = "asymtrain.lab.practice.models"  # the module's name in stored specs, which still refer to it
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Model:
     """A model of the study."""
 
     title: str
-    family: str  # left out as a whole where a fixed setting is scored
+    family: str  # left out as a whole when a fixed setting is scored
     arch: str
     options: Mapping[str, Any] = field(default_factory=dict)
     dropout: Mapping[str, Any] = field(default_factory=dict)  # options that change its dropout or stochastic depth
@@ -63,7 +63,7 @@ NETWORKS: Mapping[str, Model] = {
 
 @dataclass(frozen=True)
 class Reported:
-    """What a published table says of a network on CIFAR-100: its test accuracy, and that of a changed architecture."""
+    """What a published table reports of a network on CIFAR-100: its test accuracy, and a changed architecture's."""
 
     accuracy: float
     changed: float
@@ -78,13 +78,13 @@ REPORTED: Mapping[str, Reported] = {
 
 @dataclass(frozen=True)
 class Data:
-    """What is learnt, and for how long."""
+    """What is learnt, for how long, and on how many seeds."""
 
     title: str
     fields: Mapping[str, Any]  # of a spec
     epochs: int = 30  # of a final run
     selection_epochs: int = 10
-    seeds: int | None = None  # of a final run: the first of the study's; None for all
+    seeds: int | None = None  # of a final run: the first ones of the study; None for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Extent:
     models: Mapping[str, Model] = field(default_factory=lambda: NETWORKS)
 
 
-FASHION = "/usr/share/datasets/fashion-mnist"  # where Debian's package dataset-fashion-mnist puts it
+FASHION = "/usr/share/datasets/fashion-mnist"  # the path of Debian's package dataset-fashion-mnist
 FULL = Extent(
     data={
         "cifar100": Data("CIFAR-100", {"dataset": "cifar100"}),
@@ -117,7 +117,7 @@ FULL = Extent(
     },
     fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
 )
-# The whole chain in minutes on a CPU, to try it: no part of the study.
+# The whole study in minutes on a CPU, to try it; not a part of the study.
 QUICK = Extent(
     data={
         name: Data(
@@ -142,45 +142,45 @@ CONFIGURATIONS: Mapping[str, Candidate] = {
     "prior": Candidate(objective="sigmoid", bias="prior"),
     "softmax": Candidate(objective="softmax"),
 }
-"""The objectives; each has an alpha, layers and a schedule of its own."""
+"""The objectives; each has its own alpha, layers and schedule."""
 TITLES = {"sigmoid": "sigmoid", "prior": "sigmoid, prior bias", "softmax": "softmax"}
 VARIATIONS: Mapping[str, Mapping[str, Any]] = {
     "later layers": {"layers": "later"},
     "middle layer": {"layers": "middle"},
     "falling": {"alpha_schedule": "cosine"},
 }
-"""What is changed, one at a time, of a configuration at its best alpha."""
+"""What is changed, one at a time, in a configuration at its best alpha."""
 PLAIN_TRIALS: Mapping[str, Mapping[str, Any]] = {
     "label smoothing 0.1": {"label_smoothing": 0.1},
     "learning rate x 0.3": {"learning_rate": 3e-4},
     "learning rate x 3": {"learning_rate": 3e-3},
 }
-"""What the same trials could have bought Plain; a model's dropout is added to it."""
+"""Changes of Plain that the same number of trials could have tested; a model's dropout is added."""
 TUNING: Mapping[str, Mapping[str, Any]] = {
     "learning rate x 0.1": {"learning_rate": 1e-4},
     **PLAIN_TRIALS,
-    "twice the warm-up": {"warmup_factor": 2},  # of the recipe's, which depends on the length of a run
+    "twice the warm-up": {"warmup_factor": 2},  # of the recipe's warm-up, which depends on the length of a run
     "weight decay x 0.2": {"weight_decay": 0.01},
 }
-"""How the baseline of the part `tuned` is tuned, one change at a time; a model's dropout is added to it."""
+"""The changes that tune the baseline of the part `tuned`, one at a time; a model's dropout is added."""
 CONTROLS: Mapping[str, Mapping[str, Any]] = {
     "random labels": {"branch_labels": "random"},
     "frozen branches": {"branch_weights": "frozen"},
     "detached": {"signal": "detached"},
     "noise": {"signal": "noise"},
 }
-"""What is changed of the selected configuration, one at a time, to see what carries its effect."""
-SELECTED = "selected configuration"  # name of the arm of a later part that has it, of any objective
-FALLING = "prior bias, alpha 10, falling"  # name of the arm of the part `length` that all its models share
+"""Changes of the selected configuration, one at a time, to see what causes its effect."""
+SELECTED = "selected configuration"  # the arm of a later part with that configuration, of any objective
+FALLING = "prior bias, alpha 10, falling"  # the arm that all models of the part `length` share
 LASTING = Candidate(objective="sigmoid", bias="prior", alpha=10.0, alpha_schedule="cosine")
-"""Of the settings of the first wave the one with the best mean rank over the models of `length`, falling to 0."""
+"""Among the settings of the first wave, the one with the best mean rank over the models of `length`, falling to 0."""
 AHEAD: Mapping[str, Candidate] = {
     "softmax, later layers": Candidate(objective="softmax", alpha=1.0, layers="later"),
     FALLING: LASTING,
 }
-"""The arms of the part `published`, named before its first row: no row of these networks chose them."""
-RECOMMENDATION = "recommended"  # name of the arm with what the library recommends for the model
-TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the arms of the part `tuned`
+"""The arms of the part `published`, named before its first row: rows of these networks did not choose them."""
+RECOMMENDATION = "recommended"  # the arm with the library's recommendation for the model
+TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # arms of the part `tuned`
 
 Part = Literal[
     "study", "transfer", "strong", "controls", "fixed", "tuned", "signal", "length", "published", "seeds"
@@ -188,7 +188,7 @@ Part = Literal[
 
 
 class StudyTask(Protocol):
-    """A model on a dataset by a recipe: what a task of this study, or of another with its models, is about."""
+    """A model on a dataset by a recipe: the task of this study, or of another one with its models."""
 
     @property
     def model(self) -> str: ...
@@ -208,17 +208,17 @@ class Task:
     """One model on one dataset by one recipe, and what is asked of it.
 
     `study` selects candidates and trains the final runs. The others take what the study selected for the model on
-    CIFAR-100: `transfer` trains it on other data, `strong` by another recipe, `controls` beside what could explain it,
+    CIFAR-100: `transfer` trains it on other data, `strong` by another recipe, `controls` beside other explanations,
     `fixed` beside the one setting that is best for all models, `tuned` on top of a recipe tuned for the baseline,
     `signal` with parts of its signal taken away, `length` for 100 epochs of the recipe strong, `seeds` on seeds that
-    nothing else has. `published` trains a network of a published table by its recipe, and takes nothing.
+    are used nowhere else. `published` trains a network of a published table by its recipe, and takes nothing.
     """
 
     model: str
     data: str = "cifar100"
     recipe: str = "ordinary"
     part: Part = "study"
-    arm: str = ""  # of the part `published`, which is split into blocks: the one beside the baseline
+    arm: str = ""  # for the part `published`, which is split into blocks: the arm beside the baseline
 
     @property
     def title(self) -> str:
@@ -237,10 +237,10 @@ def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields
 _SMALL = ("mlp", "cnn", "vit", "plain18", "convnext")
 _SUBSET = ("cnn", "vit", "resnet18")
 _OTHER = ("mlp", "cnn", "vit", "resnet18", "vit_tiny", "mixer")
-_UNSURE = ("resnet18", "cnn", "plain18", "convnext")  # the models whose gain five seeds leave open
-_GAINED = ("mlp", "mixer", "vit_tiny", "swin")  # the models with large effects
+_UNSURE = ("resnet18", "cnn", "plain18", "convnext")  # models whose gain is unclear after five seeds
+_GAINED = ("mlp", "mixer", "vit_tiny", "swin")  # models with large effects
 _LONG = ("vit_tiny", "swin", "mixer", "resnet18")
-# By information a minute: new models first, the cheap ones before the dear.
+# By information a minute: new models first, cheap ones before expensive ones.
 BLOCKS: Mapping[str, Block] = {
     block.name: block
     for block in (
@@ -313,16 +313,16 @@ class Arm:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a spec."""
+        """The arm's fields of a spec."""
         return dict(self.settings)
 
 
 NONE = Arm("none", "none", (("redundancy", 0),))
-ELSEWHERE = "chosen by other families"  # name of the arm with the setting that suits the models of other families
+ELSEWHERE = "chosen by other families"  # the arm with the setting that suits the models of other families
 
 
 def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
-    """A configuration of branches as an arm; without one it is Plain."""
+    """A configuration of branches as an arm; None is Plain."""
     if candidate is None:
         return dataclasses.replace(NONE, name=name)
     return Arm(name, candidate.label, (("redundancy", 1), *candidate.fields().items(), *changes.items()))
@@ -335,7 +335,7 @@ def first_wave() -> tuple[Arm, ...]:
 
 
 def recommended_arm(model: str) -> Arm:
-    """What the library recommends for a model."""
+    """The arm with the library's recommendation for a model."""
     convolves = "convolutions" in NETWORKS[model].family
     return arm_of(RECOMMENDATION, RECOMMENDED_ON_CONVOLUTIONS if convolves else RECOMMENDED)
 
@@ -345,7 +345,7 @@ def at_alpha(name: str, alpha: float) -> Candidate:
 
 
 def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
-    """Of each configuration, what may be better than its best alpha at all layers and constant."""
+    """For each configuration, what may be better than its best alpha at all layers and constant."""
     return [arm for name, candidate in best.items() for arm in _variations(name, candidate)]
 
 
@@ -355,7 +355,7 @@ def _variations(name: str, candidate: Candidate) -> tuple[Arm, ...]:
 
 
 def plain_trials(task: Task) -> list[Arm]:
-    """The changes of Plain that a task tries; none where it tries nothing."""
+    """The changes of Plain that a task tries; empty if it tries none."""
     tried = {"controls": PLAIN_TRIALS, "tuned": TUNING}.get(task.part, {})
     dropout = NETWORKS[task.model].dropout
     trials = {**tried, **({"dropout": {"arch_options": tuple(dropout.items())}} if tried and dropout else {})}
@@ -364,7 +364,7 @@ def plain_trials(task: Task) -> list[Arm]:
 
 
 def selection_specs(study: Extent, task: StudyTask, arms: Iterable[Arm]) -> list[RunSpec]:
-    """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
+    """Short runs on seeds of their own, judged by held-out images; no test image is read."""
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
@@ -373,7 +373,7 @@ def final_specs(study: Extent, task: StudyTask, arms: Iterable[Arm]) -> list[Run
     return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
-@lru_cache(maxsize=10_000)  # what is missing is asked for again and again
+@lru_cache(maxsize=10_000)  # asked for again and again, to find what is missing
 def _specs(study: Extent, task: StudyTask, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
     model, data = study.models[task.model], study.data[task.data]
     epochs = data.epochs if final else data.selection_epochs

@@ -64,7 +64,7 @@ class Selection:
         return (*self.first, *self.second)
 
     def best(self, name: str) -> ArmTrial:
-        """Of equal trials the first: the smaller alpha, and the simpler configuration."""
+        """The best trial; ties go to the first: the smaller alpha, and the simpler configuration."""
         return max((trial for trial in self.trials if trial.arm.name == name), key=lambda trial: trial.mean)
 
     @property
@@ -74,7 +74,7 @@ class Selection:
 
     @property
     def selected(self) -> str:
-        """The configuration whose best trial is the best of all with branches."""
+        """The configuration with the best of all trials with branches."""
         return max(CONFIGURATIONS, key=lambda name: self.best(name).mean)
 
 
@@ -124,7 +124,7 @@ def _or_chance(run: Run, accuracy: float | None) -> float:
 
 
 def mean_ranks(selections: Sequence[Selection]) -> list[float]:
-    """Of each setting of the first wave, none among them, the mean rank over models; equal accuracies share theirs."""
+    """For each setting of the first wave, including none, the mean rank over models; ties share their mean rank."""
     ranks = [0.0] * len(selections[0].first)
     for selection in selections:
         means = [trial.mean for trial in selection.first]
@@ -134,7 +134,7 @@ def mean_ranks(selections: Sequence[Selection]) -> list[float]:
 
 
 def fixed_setting(selections: Sequence[Selection]) -> Arm:
-    """The setting of the first wave with the best mean rank; of equal ones the first: none, then the smaller alpha."""
+    """The setting of the first wave with the best mean rank; ties go to the first: none, then the smaller alpha."""
     ranks = mean_ranks(selections)
     return selections[0].first[ranks.index(min(ranks))].arm
 
@@ -163,7 +163,7 @@ def _other_needs(study: Extent, task: Task, runs: RunsById) -> Needs:
     arms = final_arms(study, task, runs)
     if arms is not None:
         return Needs((*trials, *protocol.final_specs(study, task, arms)))
-    # Arms that no other task trains.
+    # How many of a task's arms no other task trains.
     new = {"transfer": 3, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4, "length": 3, "seeds": 2}
     alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new[task.part])]
     waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, runs))
@@ -172,7 +172,7 @@ def _other_needs(study: Extent, task: Task, runs: RunsById) -> Needs:
 
 
 def _origins(task: Task) -> list[Task]:
-    """Tasks of the study whose selection this one takes: of `fixed` all models'."""
+    """The tasks of the study whose selection this one takes; for `fixed` those of all models."""
     return [Task(model) for model in MODELS] if task.part == "fixed" else [task.origin]
 
 
@@ -182,7 +182,7 @@ def _is_selected(study: Extent, task: Task, runs: RunsById) -> bool:
 
 
 def final_arms(study: Extent, task: Task, runs: RunsById) -> list[Arm] | None:
-    """The arms of a task's final runs, Plain first; None while they are not selected."""
+    """The arms of a task's final runs, Plain first; None until they are selected."""
     if task.part == "published":
         return [NONE, arm_of(task.arm, AHEAD[task.arm])]
     selection = select(study, task.origin, runs)

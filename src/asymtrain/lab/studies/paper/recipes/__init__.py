@@ -1,6 +1,6 @@
-"""The recipes: a file for each table, or for those that are made alike or share their rows.
+"""The recipes: a file for each table, or for tables that are made alike or share their rows.
 
-A new one is a file with its `RECIPES`, and its name in `FILES`.
+A new recipe is a file with its `RECIPES`, and its name in `FILES`.
 """
 
 import importlib

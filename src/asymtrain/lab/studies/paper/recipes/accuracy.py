@@ -43,8 +43,8 @@ from asymtrain.models import display_name
 # Table 1 and Figure 5: CIFAR-100 against redundancy, and the dose at equal settings
 
 LEVELS = (1, 7, 10, 20)
-DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen
-DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
+DOSE = 20  # the redundancy whose settings serve all levels, to show the effect of N alone
+DOSES = (1, 3, 7, 10, 20)  # with all branches active, so that N can act: one more than the paper has
 
 
 def table1_cells(study: Scope) -> list[PairedCell]:
@@ -132,7 +132,7 @@ HEADINGS = {IMAGES: Column(IMAGES), NOISE: Column(NOISE, "share", digits=0)}
 
 @dataclass(frozen=True)
 class Sweep:
-    """A table: what is swept, and of which backbone, on which dataset, with how many branches."""
+    """A table: what is swept, on which backbone and dataset, and with how many branches."""
 
     table: str
     swept: str
@@ -141,7 +141,7 @@ class Sweep:
     redundancy: int
 
 
-# The paper states N for Table 9 alone; in Table 1 the MLP gains with one branch.
+# The paper states N only for Table 9; in Table 1 the MLP gains with one branch.
 SWEEPS = {
     sweep.table: sweep
     for sweep in (
@@ -201,7 +201,7 @@ def _swept_recipe(sweep: Sweep) -> Recipe:
 
 
 def table10_cells(study: Scope, snapshot: Snapshot) -> list[PairedCell]:
-    """One for each backbone."""
+    """One cell for each backbone."""
     return [
         compare(
             study, reading, f"table10/{arch}", (display_name(arch),), arch, "cifar10",
@@ -233,7 +233,7 @@ ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 def table16_cells(study: Scope, snapshot: Snapshot) -> list[PairedCell]:
     """Six cells.
 
-    The activation is the table's own, and the losses' sum over classes would want a search of its own.
+    The activation is the table's own. The reading with losses summed over classes would need a search of its own.
     """
     rows = []
     for reading in readings_for(study, TRIED, "accuracy"):

@@ -39,7 +39,7 @@ METRICS = {
     "gini_sparsity": ("gini", "Sparsity", " (Gini)", ""),
     "object_coverage": ("coverage_above", "Coverage", "", " (share of patches)"),
 }
-"""The paper's names; those of the instrument, in words, with a unit, and what else a table's heading says."""
+"""The paper's names; the instrument's names, words, unit, and what else a table's heading says."""
 MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
 WAITS = "Waits for the measurements of Table 14."
 
@@ -61,7 +61,7 @@ def needs(study: Scope, snapshot: Snapshot) -> Needs:
 def values(
     snapshot: Snapshot, measurements: tuple[Measuring, ...], metric: str, epoch: int, scope: str = "mean"
 ) -> dict[int, tuple[float, str]]:
-    """By seed the mean over images, of the mean over layers or of another scope, and the spec's id."""
+    """By seed, the mean over images for the mean over layers or another scope, and the spec's id."""
     by_seed = {}
     for attention in measurements:
         measured = (snapshot.values(attention.spec, attention.name) or {}).get(epoch)
@@ -107,7 +107,7 @@ def make_table14(study: Scope, snapshot: Snapshot) -> RecipeOutput:
 
 
 def _rollout_table(study: Scope, snapshot: Snapshot) -> Table:
-    """The same of the primary reading by attention rollout, and after the last epoch too."""
+    """The same values by attention rollout, for the primary reading, and after the last epoch too."""
     rows = []
     epochs: dict[int, int | None] = {study.epochs: None} | {study.at(epoch): epoch for epoch in ATTENTION_EPOCHS}
     for name, (metric, *heading) in METRICS.items():

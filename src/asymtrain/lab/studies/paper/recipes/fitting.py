@@ -1,5 +1,5 @@
 """Beyond the paper: Tables 7, 8, 11 and 12 over all of training. Branches may change when a network has fitted its
-images rather than how well it does then: an effect at the last epoch cannot tell the two apart.
+images instead of how good it is then: an effect at the last epoch cannot distinguish the two.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from asymtrain.lab.studies.snapshot import Snapshot
 from asymtrain.lab.studies.study import Needs
 from asymtrain.lab.studies.timing import class_count
 
-ALPHAS = (0.1, 1.0)  # beside the one that the table has; they are those of Table 1 for other N
+ALPHAS = (0.1, 1.0)  # in addition to the table's own; these are Table 1's for other N
 OWN = "its own"
 ARCH = "mlp"
 TABLES = [table for table, sweep in accuracy.SWEEPS.items() if sweep.arch == ARCH]
@@ -49,7 +49,7 @@ def comparisons(study: Scope, snapshot: Snapshot, table: str) -> list[PairedCell
     return rows
 
 
-@lru_cache(maxsize=2_000)  # asked for again and again, and each spec is checked as it is made
+@lru_cache(maxsize=2_000)  # asked for again and again, and each new spec is validated
 def _tested(specs: tuple[RunSpec, ...], alpha: float | None = None) -> tuple[RunSpec, ...]:
     return tuple(
         dataclasses.replace(spec, test="every", alpha=spec.alpha if alpha is None else alpha) for spec in specs
@@ -62,15 +62,15 @@ def tested(run: Run) -> list[float]:
 
 
 def equally_fitted(plain: Run, asymmetric: Run) -> tuple[float, float]:
-    """Each at the first epoch whose training accuracy is the highest that both of them reach."""
+    """Each at its first epoch with the highest training accuracy that both of them reach."""
     fits = [[epoch.train_accuracy for epoch in run.history] for run in (plain, asymmetric)]
     level = min(map(max, fits))
     before, after = (next(i for i, fit in enumerate(side) if fit >= level) for side in fits)
     return tested(plain)[before], tested(asymmetric)[after]
 
 
-# Test accuracies of a pair, Plain and Asymmetric. Each at its own best epoch is a bound: the test images choose it, and
-# are as kind to one side as to the other.
+# Test accuracies of a pair, Plain and Asymmetric. "Each at its own best epoch" is a bound: the test images choose it,
+# which favours both sides equally.
 LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
     "Last epoch": lambda plain, asymmetric: (tested(plain)[-1], tested(asymmetric)[-1]),
     "Best epoch": lambda plain, asymmetric: (max(tested(plain)), max(tested(asymmetric))),
@@ -99,7 +99,7 @@ def needs(study: Scope, snapshot: Snapshot) -> Needs:
 
 
 def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
-    """A table for each of the paper's, and a sentence for each."""
+    """A table and a sentence for each of the paper's."""
     rows = {table: comparisons(study, snapshot, table) for table in TABLES}
     cells = chain.from_iterable(rows.values())
     effects = {cell.label: {look: effect(snapshot, cell, look) for look in LOOKS} for cell in cells}
@@ -136,7 +136,7 @@ def _table(study: Scope, snapshot: Snapshot, effects_by_label: Seen, table: str,
 
 
 def _sentence(effects_by_label: Seen, table: str, rows: Sequence[PairedCell]) -> str:
-    """Of how many cells the interval excludes 0, by each look; nothing without intervals."""
+    """For how many cells the interval excludes 0, by each look; empty without intervals."""
     parts, count = [], 0
     for look in LOOKS:
         effects = [one for row in rows if (one := effects_by_label[row.label][look])]

@@ -1,4 +1,4 @@
-"""What costs nothing at inference, and what idle branches do: nothing. Behind all tables, and none of them."""
+"""What branches cost at inference, and what idle branches do: nothing. It underlies all tables, and is none of them."""
 
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.studies.paper.evidence import Quantity, by_reading

@@ -23,7 +23,7 @@ from asymtrain.lab.texts import counted
 from asymtrain.models import display_name
 
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
-"""The paper's words, and those of `SurfaceStatistics`."""
+"""The paper's words, and the corresponding fields of `SurfaceStatistics`."""
 TABLES = {"mlp": "table5", "cnn": "table6", "vit": "table6"}
 HEAD = (Column("Backbone"), Column("Directions"), Column("N"))
 DIFFERENCE = "Difference: our change less the paper's, in points."
@@ -95,7 +95,7 @@ def make(study: Scope, snapshot: Snapshot) -> RecipeOutput:
 
 
 def _precisions(study: Scope, snapshot: Snapshot) -> str:
-    """Which of the CNN's networks are in which precision, where not all are in float32; a sentence for the note."""
+    """The precision of each of the CNN's networks, unless all are in float32; a sentence for the note."""
     if not study.sizes.landscape_of:
         return ""
     measurements = landscapes_wanted(study, snapshot, "cnn", "cifar100")
@@ -123,7 +123,7 @@ def _rows(snapshot: Snapshot, measurements: tuple[Measuring, ...], view: tuple[s
 
 
 def _means(rows: Rows, level: int, name: str) -> dict[int, float]:
-    """By seed, over draws."""
+    """Means over draws, by seed."""
     of_level = rows.get(level, {})
     return {seed: math.fsum(row[name] for row in draws) / len(draws) for seed, draws in of_level.items()}
 
@@ -134,7 +134,7 @@ def _changes(rows: Rows, level: int, name: str) -> list[float]:
 
 
 def _mean(rows: Rows, level: int, name: str) -> float:
-    """Over networks."""
+    """The mean over networks."""
     return float(np.mean(list(_means(rows, level, name).values())))
 
 
@@ -144,7 +144,7 @@ def _change(rows: Rows, level: int, name: str) -> float | None:
 
 
 def _interval(rows: Rows, level: int) -> Range | None:
-    """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
+    """The interval of the changes over networks; None if all are 0, which is an identity and not a measurement."""
     changes = _changes(rows, level, "std") if level else []
     return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
 
@@ -155,7 +155,7 @@ def _flatness(rows: Rows, level: int) -> float:
 
 
 def _predicted(rows: Rows, level: int) -> float | None:
-    """What the number of weights alone makes of a direction of unit norm; nothing of one of unit variance."""
+    """The change that the number of weights alone causes with directions of unit norm; None for unit variance."""
     if level == 0 or 0 not in rows:
         return None
     plain, here = (next(iter(rows[at].values()))[0] for at in (0, level))
@@ -163,7 +163,7 @@ def _predicted(rows: Rows, level: int) -> float | None:
     return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if here["scaling"] == "norm" else 0.0
 
 
-# What a network's surfaces are described by: each column, and how the rows of a view and a level fill it.
+# The columns that describe a network's surfaces, and how the rows of a view and a level fill them.
 MEASURED: tuple[tuple[Column, Callable[[Rows, int], Value]], ...] = (
     (Column("Parameters", "millions", digits=2), lambda rows, level: next(iter(rows[level].values()))[0]["parameters"]),
     (number("Deviation", significant=True), partial(_mean, name="std")),
@@ -229,7 +229,7 @@ def _common(rows: Rows, others: Rows) -> Rows:
 def _effects(
     study: Scope, measurements: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool
 ) -> Iterator[Effect | None]:
-    """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
+    """`same`: with unit variance, a step along the backbone has the same length whatever branches there are."""
     ids = {landscape.spec.seed: landscape.spec.id for landscape in measurements}
     for level in LANDSCAPE_LEVELS[1:]:
         for paper_name, name in STATISTICS.items():
@@ -255,9 +255,9 @@ def _figure(study: Scope, snapshot: Snapshot) -> Figure:
 
 
 def _surface(title: str, losses: list[list[float | None]], scaling: str) -> Surface:
-    """Each scaling has an extent of its own, so its row of the figure has a scale of its own.
+    """A surface as differences from the middle: the loss there is the same for all, and much larger.
 
-    As differences from the middle: the loss there is the same for all, and much larger.
+    Each scaling has its own extent, so its row of the figure has its own scale.
     """
     half = len(losses) // 2
     middle, ticks = losses[half][half], tuple(float(i - half) for i in range(len(losses)))

@@ -46,7 +46,7 @@ from asymtrain.models import display_name
 # Tables 2 and 15, Figure 2: the cosine between the gradients of the two objectives
 
 STATISTICS = {"final": "final", "average": "mean", "min": "min", "max": "max"}
-"""The paper's words, and those of `RunConflict`."""
+"""The paper's words, and the corresponding fields of `RunConflict`."""
 COLUMNS = (
     Column("Backbone"),
     Column("Branches"),
@@ -61,14 +61,14 @@ BRANCHES = {"trained": "as trained", "frozen": "frozen at initialisation", "deta
 
 
 def specs_for(study: Scope, reading: Reading, arch: str, variant: str) -> tuple[RunSpec, ...]:
-    """The runs whose cosine is taken: Table 1's at N = 20, with branches as the variant says."""
+    """The runs whose cosine is measured: Table 1's at N = 20, with branches as the variant says."""
     values = table_values(study, arch, DOSE)
     spec = asymmetric_spec(study, reading, arch, "cifar100", values, DOSE, VARIANTS[variant])
     return over_seeds(study, spec)
 
 
 def groups(study: Scope) -> list[tuple[Reading, str, str]]:
-    """Reading, backbone and variant of each row; the variants beside the first are of the primary reading."""
+    """Reading, backbone and variant of each row; variants other than the first have the primary reading only."""
     trained = readings_for(study, DOSE, "training")
     rows = [(reading, arch, "trained") for arch in ARCHS for reading in trained]
     rows += [(study.readings[0], arch, variant) for arch in ARCHS for variant in ("frozen", "detached")]
@@ -158,7 +158,7 @@ def needs(study: Scope, snapshot: Snapshot, *more: Part) -> Needs:
 
 
 def convergence(run: Run) -> float | None:
-    """First epoch within 1% of the best validation accuracy; none for a diverged run."""
+    """First epoch within 1% of the best validation accuracy; None for a diverged run."""
     accuracies = [epoch.validation_accuracy for epoch in run.history if epoch.validation_accuracy is not None]
     return float(convergence_epoch(accuracies)) if accuracies and run.outcome == "finished" else None
 
@@ -171,12 +171,12 @@ def final(run: Run) -> float | None:
 
 
 def gap_at(number: int) -> Callable[[Run], float | None]:
-    """Training less validation accuracy at an epoch; none where the run did not reach it."""
+    """Training minus validation accuracy at an epoch; None if the run did not reach it."""
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
 Look = Callable[[Run], float | None]
-Readout = tuple[str, int, Look]  # the end of its label, its epoch, how a run's is read
+Readout = tuple[str, int, Look]  # the end of its label, its epoch, and how to read it from a run
 Rows = tuple[tuple[Cell, ...], ...]
 
 
@@ -192,14 +192,14 @@ def _rows(
 ) -> Rows:
     """A row for each reading, backbone and readout. Adds to the evidence.
 
-    `epochs`: with a column for the epoch. `whole`: over all epochs, under a label that begins with this.
+    `epochs`: add a column for the epoch. `whole`: over all epochs, under a label that begins with this.
     """
     cells = []
     for comparison in comparisons(study, *more):
         for name, epoch, value in readouts:
             printed_label = f"{table}/{comparison.arch}/{name}"
             label = f"{whole}/{comparison.arch}" if whole else printed_label
-            # Where the learning rate falls until the end, the first epochs are no shorter run.
+            # If the learning rate falls until the end, the first epochs do not equal a shorter run.
             window = study.epochs if whole or comparison.reading.changes == "recipe" else None
 
             def look(*pair: Run, value: Look = value, count: int = window or study.window) -> list[float | None]:
@@ -216,7 +216,7 @@ def make_table3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
     evidence, first = list[tuple[str, Evidence | None]](), "Table 3: convergence epoch"
     falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = note_text("table3", epochs=study.window, falling=falling, difference=DIFFERENCE_NOTE)
-    # Of one run the epoch is a whole number, and the paper prints one.
+    # For one run the epoch is a whole number, and the paper prints one.
     epochs = (Column("Backbone"), READING, *difference_columns(1, printed_digits=0))
     converged: list[Readout] = [("convergence", study.window, convergence)]
     rows = _rows(study, snapshot, evidence, "table3", converged, "recipe")
@@ -226,7 +226,7 @@ def make_table3(study: Scope, snapshot: Snapshot) -> RecipeOutput:
         Table("table3-convergence", first, epochs, rows, note),
         Table("table3-final", "Table 3: final validation accuracy", accuracies, ends, note),
     ]
-    if study.epochs > study.window:  # a run that still improves at epoch 100 converges there by its end
+    if study.epochs > study.window:  # a run that still improves at epoch 100 converges at its last epoch there
         rows = _rows(study, snapshot, evidence, "table3", converged, "recipe", whole="convergence")
         note = note_text("table3-whole", epochs=study.window, long=LONG, difference=DIFFERENCE_NOTE)
         title = f"{first} over all {study.epochs} epochs"
@@ -253,7 +253,7 @@ def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suff
 
 
 def _trained(study: Scope, snapshot: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
-    """By backbone both sides of those that have them, and a word on those that are still to come."""
+    """By backbone, both sides if they are there, and a note on those that are still to come."""
     trained, absent = dict[str, dict[str, list[Run]]](), []
     for row in comparisons(study)[: len(ARCHS)]:  # of the primary reading
         sides = {

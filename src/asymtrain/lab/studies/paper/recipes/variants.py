@@ -1,12 +1,12 @@
 """Beyond the paper: each backbone trained with several variants of branches, all against one partner.
 
-- `alphas`: the backbones at equal alpha. The paper's settings give each backbone an alpha of its own, so its comparison
-  of backbones is one of alphas too.
-- `schedules`: alpha that changes over training, and a signal that is heard only where it agrees.
-- `controls`: what in the branches acts? Each control takes one thing away from them.
+- `alphas`: the backbones at equal alpha. The paper gives each backbone an alpha of its own, so its comparison of
+  backbones is one of alphas too.
+- `schedules`: alpha that changes over training, and a signal that is used only where it agrees.
+- `controls`: what in the branches acts? Each control removes one thing from them.
 
 Every variant has Table 13's learning rate, weight decay and alpha at the redundancy of Table 2, so that Plain and the
-paper's own branches are runs that other tables have too.
+paper's own branches are runs that other tables share.
 """
 
 import dataclasses
@@ -50,8 +50,8 @@ class Variant:
 
     name: str
     words: str
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec, beside the paper's
-    weaker: float = 1.0  # by which alpha is divided
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec, in addition to the paper's
+    weaker: float = 1.0  # alpha is divided by this
     alpha: float | None = None  # in place of the paper's
 
 
@@ -92,7 +92,7 @@ def variants_output(
     partner: str = "Plain",
     figure_title: str = "",
 ) -> RecipeOutput:
-    """A table of effects, a figure of those of the primary reading, and a sentence for each backbone."""
+    """A table of effects, a figure of the primary reading's effects, and a sentence for each backbone."""
     primary = [row for row in comparisons if row.reading == PRIMARY]
     table = _table(snapshot, comparisons, name, title, sides, note)
     figure = _figure(snapshot, primary, f"figure-{name}", figure_title or title, partner)
@@ -143,7 +143,7 @@ def _bar(snapshot: Snapshot, comparison: PairedCell, family: int) -> Bar:
 
 
 def _sentences(study: Scope, snapshot: Snapshot, comparisons: Sequence[PairedCell], partner: str) -> Iterator[str]:
-    """For each backbone that has rows, of which variants the interval excludes 0."""
+    """For each backbone with rows, the variants whose interval excludes 0."""
     for arch in ARCHS:
         rows = ((str(row.heading[1]), effect_of(snapshot, row)) for row in comparisons if row.arch == arch)
         effects = {words: effect for words, effect in rows if effect is not None}
@@ -153,7 +153,7 @@ def _sentences(study: Scope, snapshot: Snapshot, comparisons: Sequence[PairedCel
 
 
 def _study_size(study: Scope, seeds: int) -> str:
-    """How many seeds, and the size that the paper's tables have where this study is smaller."""
+    """The number of seeds, and the paper's size if this study is smaller."""
     short = [f"{seeds} of {len(FULL.seeds)} seeds"] if seeds < len(FULL.seeds) else []
     short += [f"{study.epochs} of {FULL.epochs} epochs"] if study.epochs < FULL.epochs else []
     short += [study.stand_in] if study.stand_in else []
@@ -184,7 +184,7 @@ def _by_interval(effects: Mapping[str, Effect], family: int) -> str:
 # The backbones at equal alpha
 
 ALPHAS = tuple(Variant(f"{alpha:g}", f"alpha {alpha:g}", alpha=alpha) for alpha in (0.1, 1.0, 4.642, 100.0))
-"""All alphas that Table 13 has."""
+"""All alphas in Table 13."""
 PAIRS = tuple((second, first) for first, second in combinations(("cnn", "mlp", "vit"), 2))
 BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=True), P, N)
 
@@ -199,7 +199,7 @@ def make_alphas(study: Scope, snapshot: Snapshot, rows: Sequence[PairedCell]) ->
 
 
 def between_table(snapshot: Snapshot, comparisons: Sequence[PairedCell]) -> Table:
-    """The effect of one backbone less that of another, seed by seed, at one alpha."""
+    """The effect of one backbone minus that of another, seed by seed, at one alpha."""
     readings = {row.reading.name: row.reading.title for row in comparisons}
     several = set(readings) != {PRIMARY.name}
     effects = {(row.reading.name, row.label): effect_of(snapshot, row) for row in comparisons}
@@ -281,7 +281,7 @@ def make_controls(study: Scope, snapshot: Snapshot, rows: Sequence[PairedCell]) 
 
 
 def _detached_sentences(snapshot: Snapshot, comparisons: Sequence[PairedCell]) -> tuple[str, ...]:
-    """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
+    """Do detached branches leave Plain's network unchanged? They must, unless other stacks round otherwise."""
     cells = [row for row in comparisons if row.label == f"controls/{row.arch}/detached" and row.reading == PRIMARY]
     pairs = [pair for row in cells for pair in pairs_of(snapshot, row)]
     if not pairs:
@@ -297,14 +297,14 @@ VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
 
 
 def needs_for(recipe: str, chosen: Collection[str], study: Scope, snapshot: Snapshot) -> Needs:
-    """Of the recipe's runs those of some variants, such as `cnn/softmax`, with their partners."""
+    """The runs of some of a recipe's variants, such as `cnn/softmax`, with their partners."""
     rows = against_plain(study, recipe, VARIANTS[recipe])
     assert {f"{recipe}/{name}" for name in chosen} <= {row.label for row in rows}, f"{recipe} has no {chosen}"
     return Needs(specs_of(row for row in rows if row.label.removeprefix(f"{recipe}/") in chosen))
 
 
 def _recipe(name: str, make: Callable[[Scope, Snapshot, Sequence[PairedCell]], RecipeOutput]) -> Recipe:
-    """Its runs are all variants and their partners; `make` is given them as comparisons with Plain."""
+    """A recipe whose runs are all variants and their partners; `make` gets them as comparisons with Plain."""
     variants = VARIANTS[name]
     return recipe(
         name,
