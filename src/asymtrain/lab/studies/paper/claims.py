@@ -37,7 +37,7 @@ class Part:
     `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `no effect`: within 1% of 0.
     `near zero`: within 1.5 times the paper's number on both sides of 0 (what the paper calls near zero).
     `difference`: the verdict rule for the second cell's change minus the first's, paired by seed.
-    `not reversed`: that difference is not of the other sign by 1 point or more.
+    `not reversed`: that difference is not clearly of the other sign, and 1 point or more of the other sign is excluded.
     `agreement`: a value and a change are both clear and have one sign.
     `significant`: p < 0.001 (Bonferroni) and a large d_av in every cell. `zero`: every value is 0.
     For a `minimum` over measured steps, which their number affects: reproduced by this rule, or else inconclusive.

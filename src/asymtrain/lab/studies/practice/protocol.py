@@ -155,7 +155,7 @@ PLAIN_TRIALS: Mapping[str, Mapping[str, Any]] = {
     "learning rate x 0.3": {"learning_rate": 3e-4},
     "learning rate x 3": {"learning_rate": 3e-3},
 }
-"""Changes of Plain that the same number of trials could have tested; a model's dropout is added."""
+"""What a few trials of its own could have gained Plain, since branches had trials; a model's dropout is added."""
 TUNING: Mapping[str, Mapping[str, Any]] = {
     "learning rate x 0.1": {"learning_rate": 1e-4},
     **PLAIN_TRIALS,
