@@ -17,7 +17,7 @@ The feature axis, strongest first:
 3. the layers that take or make tensors of the same shape, if they agree and no other axis has the size of a layer's
    features.
 
-Contradicting evidence decides nothing. Whatever stays undecided must be given as `layout=`.
+Contradicting evidence decides nothing. What the evidence does not settle must be given as `layout=`.
 """
 
 from collections.abc import Sequence
@@ -170,7 +170,7 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
 
 
 def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: BatchEvidence) -> str:
-    """The layout of a layer's output; raises a `UsageError` that asks for it if it is undecided."""
+    """The layout of a layer's output; raises a `UsageError` that asks for it if the evidence is not enough."""
     axes = len(shape)
     if axes == 0:
         raise UsageError(
