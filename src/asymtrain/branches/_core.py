@@ -134,7 +134,7 @@ class Branches(nn.Module):
         return sum(self.head(name).num_weights() for name in self.layers)
 
     def exits(self) -> dict[str, nn.Module]:
-        """By layer, a module from the layer's output to logits, for early exit: it needs no hooks and no branches.
+        """A module from output to logits for each layer, for early exit: it needs no hooks and no branches.
 
         If a layer has several branches, the exit uses the last. The exit of a tied head uses the model's own layers and
         follows them. The exit of a linear head is a copy: make it after training.
@@ -467,7 +467,7 @@ class Branches(nn.Module):
 
 
 class Exit(nn.Module):
-    """The head of one layer as a module of its own: from the layer's output to logits."""
+    """The head of one layer as a separate module, from the layer's output to logits."""
 
     def __init__(self, reader: Reader, head: nn.Module) -> None:
         super().__init__()
