@@ -28,12 +28,11 @@ Then train as usual, and take the branches off:
 (279818, 12)
 
 The losses are plain functions: `softmax_loss` and `sigmoid_loss`. For DistributedDataParallel, or one compiled graph,
-wrap both in `WithBranches`. `AlignmentLog` collects alignments through training, `backward_with_alignment` makes the
-update from the two passes that an alignment needs. `compare` trains a model with and without branches, in pairs, and
-says whether they helped; on the command line that is `asymtrain run`. `tune` finds the branches for a model, or says
-that none help. `search` finds learning rate, weight decay and alpha by validation accuracy.
-
-A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
+wrap model and branches in `WithBranches`. `AlignmentLog` collects alignments during training;
+`backward_with_alignment` also trains on the two backward passes that an alignment needs. `compare` trains a model with
+and without branches, in pairs, and reports whether they helped; on the command line that is `asymtrain run`. `tune`
+finds the branches for a model, or reports that none help. `search` finds learning rate, weight decay and alpha by
+validation accuracy. A name is loaded, and torch with it, on first use: `asymtrain --help` does not wait for torch.
 """
 
 from importlib import import_module
@@ -71,7 +70,7 @@ __all__ = [
     "tune",
 ]
 
-# Where each public name lives. The library never imports the lab; its face may offer what the lab has.
+# The module of each public name. The library never imports the lab; only this file offers names of the lab.
 _HOMES = {
     "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
@@ -85,7 +84,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the library, when it is first asked for."""
+    """Import a public name, or a module of the library, on first access."""
     for home, names in _HOMES.items():
         if name in names:
             globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)

@@ -18,7 +18,7 @@ from asymtrain.lab.texts import printable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line. What a user can fix ends in one line on stderr and exit status 2."""
+    """Run the command line. An error that a user can fix is one line on stderr, with exit status 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal can show ±
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option_error: Any = typer.BadParameter.__mro__[1]
     try:
         status = app(arguments, prog_name="asymtrain", standalone_mode=False, obj=arguments)
-        sys.stdout.flush()  # here: at the end of the process a full disk would be a traceback
+        sys.stdout.flush()  # here: when the process ends, a full disk would show a traceback
     except UsageError as error:
         _complain(_as_options(str(error)))
     except option_error as error:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _end_at_once(status: int) -> NoReturn:
-    """After Ctrl-C nobody waits for Python to take torch and other libraries apart, which takes seconds."""
+    """Exit after Ctrl-C without Python's cleanup of torch and other libraries, which takes seconds."""
     atexit._run_exitfuncs()  # some libraries remove files or end processes there
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -67,7 +67,7 @@ def _end_at_once(status: int) -> NoReturn:
 
 
 def _as_options(text: str) -> str:
-    """What the library says of arguments: layout='BTD' is --layout BTD here, at= is --at, a head is given by --set."""
+    """The library's message with options instead of arguments: layout='BTD' is --layout BTD, head= is --set head=."""
     text = re.sub(r"(?<![\w-])head=('[^']*')", lambda match: f"--set head={_typed(match[1])}", text)
     text = re.sub(r"(?<![\w-])(at|layout)=('[^']*')", lambda match: f"--{match[1]} {_typed(match[2])}", text)
     return re.sub(r"(?<![\w-])(at|layout)=(?![\w'])", r"--\1", text)
@@ -78,7 +78,7 @@ def _typed(quoted: str) -> str:
 
 
 def _misread(error: Any) -> str:
-    """What the parser of options says, with what was meant where that can be told, or the help of the command."""
+    """The option parser's message, with the likely intended option if there is one, else the command's help."""
     text: str = error.format_message()
     if error.ctx is None:
         return text
@@ -87,7 +87,7 @@ def _misread(error: Any) -> str:
     arguments = {one.name for one in parameters if one.param_type_name == "argument"}
     if option := getattr(error, "option_name", None):
         text = f"No such option: {option}"
-        # Some commands take one model, or a store, as their argument, and others by an option.
+        # Some commands take a model or a store as an argument, others as an option.
         argument = {"--arch": "model"}.get(option, option.lstrip("-"))
         if argument in arguments:
             return f"{text}; the {argument} is given without it: {path} {argument.upper()}"
@@ -100,22 +100,22 @@ def _misread(error: Any) -> str:
     elif extra := re.search(r"unexpected extra argument\S* \((\S+)\)", text):
         value = extra[1]
         store = Path(value) / "runs.sqlite"  # in the folder of a command's results
-        with suppress(OSError):  # of a name that is too long for one
+        with suppress(OSError):  # the name is too long for a path
             value = str(store) if store.is_file() else value
         guess = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
         text += f". Did you mean {guess} {value}?" if guess in options else ""
     elif wrong := re.match(r"Invalid value for '(--[\w-]+)'.* valid (integer|number|float)", text):
         text = f"{wrong[1]} needs a {'whole number' if wrong[2] == 'integer' else 'number'}"
-    elif "command 'compare'" in text:  # a name that the library has
+    elif "command 'compare'" in text:  # the name in the library
         text = "No such command 'compare'. Did you mean 'run'?"
     return text if "Did you mean" in text else f"{text.rstrip('.')}: see `{path} --help`"
 
 
 def _explain(error: Exception) -> NoReturn:
-    """What the system says of a path, a disk or memory, in one line; anything else is a bug of ours, and is raised."""
+    """Print a system error about a path, a disk or memory as one line; raise others, which are bugs of ours."""
     if isinstance(error, OSError) and error.errno is not None:
         if not _can_write():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the last flush has somewhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush succeeds
             if error.errno == errno.EPIPE:
                 sys.exit(UNREAD)
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
@@ -138,7 +138,7 @@ def _can_write() -> bool:
 
 
 def _without_lab(arguments: Sequence[str], missing: str) -> NoReturn:
-    """Help and version of an installation without the lab's extra; every command names the extra."""
+    """Help and version if the lab's extra is not installed; any command prints how to install it."""
     from asymtrain.version import VERSION
 
     if arguments and arguments[0] == "--version":

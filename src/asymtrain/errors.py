@@ -1,4 +1,4 @@
-"""Errors that speak to the user: one line that says what is wrong and what to do.
+"""Errors for users: one line that says what is wrong and what to do.
 
 Everything a user can get wrong raises `UsageError`, which is a `ValueError`. The command line prints its
 text and exits with 2. Any other exception is a bug of ours and keeps its traceback.
@@ -13,22 +13,22 @@ class UsageError(ValueError):
 
 
 class UsageWarning(UserWarning):
-    """Something was left out, and the work went on; the text says what. The command line shows it as one line."""
+    """Something was left out while the work continued; the text says what. The command line shows one line."""
 
 
 def error_line(error: BaseException) -> str:
-    """The kind and the first line of an error that was raised elsewhere, to be quoted."""
+    """The type and first line of another library's error, for a message."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
 
 
 def how_to_install(extra: str) -> str:
-    """The command for an extra. No package index has asymtrain, so it names the clone."""
+    """The command that installs an extra. asymtrain is on no package index, so it refers to the clone."""
     return f'pip install -e ".[{extra}]" in your clone of asymtrain'
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """What a name may stand for: those of which it is the initials, such as learning_rate of lr, else the nearest."""
-    # Capitals are what people mistype most: ViTConfig is nearest to VitConfg.
+    """The names that may be meant: those with these initials, such as learning_rate for lr, else the most similar."""
+    # Case is ignored, since capitals are mistyped most: VitConfg finds ViTConfig.
     folded, name = {option.casefold(): option for option in names}, name.casefold()
     initials = [option for fold, option in folded.items() if name == "".join(w[:1] for w in fold.split("_"))]
     if len(name) > 1 and initials:

@@ -1,6 +1,6 @@
-"""Means, deviations and t intervals, from the standard library alone: a training loop needs no scipy, a page no torch.
+"""Means, deviations and t intervals with the standard library only, so users need no scipy, and pages no torch.
 
-`batch_means` is for a series whose neighbours resemble each other, such as the steps of a training run.
+`batch_means` is for a series whose neighbouring values are similar, such as the steps of a training run.
 """
 
 import itertools
@@ -14,17 +14,17 @@ from asymtrain.errors import UsageError
 Bounds = tuple[float, float]
 ANYTHING: Bounds = (-math.inf, math.inf)
 COSINES: Bounds = (-1.0, 1.0)
-BLOCKS = 20  # of the batch-means interval, at most
+BLOCKS = 20  # at most, for the batch-means interval
 BLOCK_STEPS = 5  # in each block, at least
 
 
 @dataclass(frozen=True)
 class CosineSummary:
-    """The cosines of one training run. They are over the steps where one is defined; `None` where there is no such.
+    """Statistics of the cosines of one training run, over the steps with a defined cosine; `None` without such steps.
 
-    The interval is that of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal length,
-    and the t interval is that of the blocks' means. Steps close in time resemble each other, so an interval over single
-    steps would be too narrow. A drift through training widens this one.
+    The interval of the mean is computed by batch means: the steps are cut into `blocks` of equal length, and the t
+    interval uses the blocks' means. Steps close in time are similar, so an interval over single steps would be too
+    narrow. A drift during training widens this one.
     """
 
     undefined: int  # steps without a cosine
@@ -33,21 +33,21 @@ class CosineSummary:
     min: float | None
     max: float | None
     conflict: float | None  # share of steps with a negative cosine
-    low: float | None  # the interval, cut at -1 and 1; none where there are too few steps for it
+    low: float | None  # the interval, cut at -1 and 1; None with too few steps
     high: float | None
     blocks: int
-    autocorrelation: float | None  # between neighbouring blocks; well above 0, the interval is still too narrow
+    autocorrelation: float | None  # between neighbouring blocks; well above 0 means that the interval is too narrow
     main_norm: float | None  # mean over the steps whose norm is finite
     auxiliary_norm: float | None
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
+    """The mean; None without values."""
     return math.fsum(values) / len(values) if values else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Standard deviation over the number less one; None of fewer than two values."""
+    """The sample standard deviation (n - 1); None with fewer than two values."""
     if len(values) < 2:
         return None
     centre = math.fsum(values) / len(values)
@@ -57,13 +57,13 @@ def deviation(values: Sequence[float]) -> float | None:
 def batch_means(
     values: Sequence[float], confidence: float = 0.95, least: int = BLOCK_STEPS, within: Bounds = ANYTHING
 ) -> tuple[float | None, float | None, int, float | None]:
-    """Interval of the mean of a series whose neighbours resemble each other: low, high, blocks, autocorrelation.
+    """The interval of the mean of a series with similar neighbours: low, high, blocks, autocorrelation.
 
-    See `CosineSummary` for what they mean. The interval is around the mean of all values; where the blocks do not
-    fill the series, its first values take no part in the spread. `least` values make a block. The interval is cut at
-    the least and the largest value that there can be (`within`, see `cut`).
+    See `CosineSummary` for their meaning. The interval is around the mean of all values; if the blocks do not fill the
+    series, its first values do not count for the spread. A block has at least `least` values. The interval is cut at
+    the smallest and the largest possible value (`within`, see `cut`).
     """
-    if not 0 < confidence < 1:  # not only once there are values enough: a short trial would hide the mistake
+    if not 0 < confidence < 1:  # checked first, so that a short trial run shows the mistake too
         raise UsageError(f"an interval needs a confidence between 0 and 1, such as 0.95, got {confidence}")
     count = min(BLOCKS, len(values) // least)
     if count < 2:
@@ -81,10 +81,10 @@ def batch_means(
 
 
 def cut(low: float, high: float, within: Bounds) -> tuple[float, float]:
-    """An interval, cut at the least and the largest value that the quantity can have.
+    """An interval, cut at the smallest and the largest value that the quantity can have.
 
-    The true mean lies between these two as every value does. So the cut interval holds it whenever the whole one
-    would, and does not name values, such as a negative norm, that nothing can have.
+    The true mean lies between these two, as every value does. So the cut interval holds it whenever the whole one
+    does, without impossible values such as a negative norm.
     """
     return max(low, within[0]), min(high, within[1])
 
@@ -97,13 +97,13 @@ def student_interval(centre: float, error: float, freedom: float, confidence: fl
 
 @lru_cache
 def student_quantile(confidence: float, freedom: float) -> float:
-    """The t for which a Student variable lies in [-t, t] with this probability. Exact, and needs no scipy."""
+    """The t for which a Student variable lies in [-t, t] with this probability. Exact, without scipy."""
     if not 0 < confidence < 1 or freedom < 1:
         raise UsageError(
             f"an interval needs a confidence between 0 and 1 and two values, got {confidence} and {freedom}"
         )
     low, high = 0.0, math.pi / 2
-    for _ in range(60):  # bisection: what lies outside shrinks with the angle
+    for _ in range(60):  # bisection: the probability outside falls as the angle grows
         middle = (low + high) / 2
         low, high = (middle, high) if _outside(middle, freedom) > 1 - confidence else (low, middle)
     return math.tan((low + high) / 2) * math.sqrt(freedom)

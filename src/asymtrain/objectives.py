@@ -1,12 +1,12 @@
-"""What a head can learn by: one class for each objective, whose settings are its fields, and one table of them.
+"""The losses that a head can learn with: one class for each objective, with settings as fields, and a table.
 
 - `Softmax` (competitive): cross-entropy over classes, the main objective;
-- `Distill`: the same, and the model's own answers as a second target;
+- `Distill`: the same, with the model's own logits as a second target;
 - `Sigmoid` (non-competitive): one binary cross-entropy per class, the auxiliary objective of the paper;
 - `Mse`, `Huber`: regression, or the regression of one-hot classes;
 - `Dice`: the overlap of predicted and true regions, for segmentation.
 
-`OBJECTIVES` is the only list of objectives by name: branches, run specs, the reference loop, stacks of runs and the
+`OBJECTIVES` is the only table of objectives by name: branches, run specs, the reference loop, stacks of runs and the
 initial bias read it.
 
 Logits are (..., C). Targets are class indices (...), or one value for each class (..., C). Axis letters: B batch,
@@ -31,15 +31,15 @@ ClassReduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """One way to learn from targets. Another one is a subclass of `RowObjective`, and an entry in `OBJECTIVES`.
+    """One way to learn from targets. To add one: a subclass of `RowObjective`, and an entry in `OBJECTIVES`.
 
-    Rows whose class index is `ignore_index` count for nothing.
+    Rows whose class index is `ignore_index` do not count.
     """
 
-    shares: ClassVar[bool] = True  # whether values of targets are shares of classes, between 0 and 1
-    competes: ClassVar[bool] = False  # whether classes compete: then the loss of one class alone is always 0
+    shares: ClassVar[bool] = True  # whether target values are shares of classes, between 0 and 1
+    competes: ClassVar[bool] = False  # whether classes compete: then the loss with a single class is always 0
     needs_model: ClassVar[bool] = False  # whether it also learns from the model's own logits
-    # The formula that branches use for class indices where they make loss and gradient at once (`branches/_fused.py`)
+    # The formula for class indices with which `branches/_fused.py` computes loss and gradient together
     formula: ClassVar[Literal["sigmoid", "softmax"] | None] = None
 
     ignore_index: int = field(default=-100, kw_only=True)
@@ -57,15 +57,15 @@ class Objective(ABC):
     ) -> Tensor:
         """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits.
 
-        `model_logits` (R, C), or with the leading axes of the logits, are given where `needs_model` is set.
+        `model_logits` (R, C), or with the leading axes of the logits, are given if `needs_model` is set.
         """
 
     def loss(
         self, logits: Tensor, targets: Tensor, *, mask: Tensor | None = None, model_logits: Tensor | None = None
     ) -> Tensor:
-        """The loss of logits (..., C), a scalar; targets that do not fit are a `UsageError`.
+        """The loss of logits (..., C), a scalar; raises a `UsageError` if the targets do not fit.
 
-        Rows whose `mask` (...) is 0 count for nothing.
+        Rows whose `mask` (...) is 0 do not count.
         """
         if mask is not None:
             targets = without_masked(targets, mask, self.ignore_index)
@@ -75,13 +75,13 @@ class Objective(ABC):
         return self.losses(rows, goals, keep, *(() if model_logits is None else (model_logits.flatten(0, -2),)))
 
     def bias_at(self, shares: Tensor) -> Tensor:
-        """The logits (C,) that predict just these shares of the classes."""
+        """The logits (C,) that predict exactly these class shares."""
         return shares.log()
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        """The share of right answers (...) of logits (..., R, C), over the rows that count (R) or all.
+        """The share of right answers (...) for logits (..., R, C), over the rows that count (R) or all.
 
-        With class indices an answer is the largest logit; with values, the sign of each against one half.
+        With class indices the answer is the largest logit; with values, a logit above 0 stands for 0.5 or more.
         """
         if targets.ndim == logits.ndim:
             return _mean(((logits > 0) == (targets >= 0.5)).to(torch.float32).mean(-1), keep)
@@ -89,20 +89,20 @@ class Objective(ABC):
 
     @staticmethod
     def correct(logits: Tensor, targets: Tensor) -> Tensor:
-        """What is classified right (...) of logits (..., C), by class indices (...): the largest logit answers."""
+        """Which rows (...) of logits (..., C) are right, by class indices (...): the largest logit is the answer."""
         return logits.argmax(-1) == targets
 
     def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Raise a `UsageError` where targets do not fit logits."""
+        """Raise a `UsageError` if the targets do not fit the logits."""
         check_targets(logits, targets, self.ignore_index, shares=self.shares)
 
 
 class RowObjective(Objective):
-    """One whose loss is a mean over rows: runs train by these alone."""
+    """An objective whose loss is a mean over rows. Runs of the lab use only these."""
 
     @abstractmethod
     def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Losses (...) of logits (..., C); targets, class indices or one value for each class, broadcast to them."""
+        """Losses (...) of logits (..., C); targets (class indices, or one value for each class) broadcast to them."""
 
     def losses(
         self, logits: Tensor, targets: Tensor, keep: Tensor | None, model_logits: Tensor | None = None
@@ -112,7 +112,7 @@ class RowObjective(Objective):
 
 @dataclass(frozen=True)
 class Sigmoid(RowObjective):
-    """Binary cross-entropy of each class by itself, summed over classes, or averaged as in the paper.
+    """Binary cross-entropy of each class separately, summed over classes, or averaged as in the paper.
 
     Targets are class indices, or rows of shares: soft or multi-label targets.
     """
@@ -144,19 +144,19 @@ class Softmax(RowObjective):
     ) -> Tensor:
         if keep is None or targets.ndim == logits.ndim:
             return super().losses(logits, targets, keep)
-        # By index: one-hot rows of a vocabulary would be as large as the logits.
+        # By index, since one-hot rows of a vocabulary would be as large as the logits.
         indices = targets.expand(logits.shape[:-1])
         rows = F.cross_entropy(logits.flatten(0, -2), indices.flatten(), reduction="none")
         return _mean(rows.view(indices.shape), keep)
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        # Only differences of these logits mean much: of shares the largest is asked for.
+        # Only differences of these logits have a meaning, so for shares the right answer is the largest share.
         return super().accuracy(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
 
 
 @dataclass(frozen=True)
 class Distill(Softmax):
-    """Cross-entropy on the labels, and the divergence from the model's own softened answers: self-distillation.
+    """Self-distillation: cross-entropy on the labels, and the divergence from the model's own softened probabilities.
 
     (1 - share) cross-entropy + share T^2 KL(softmax(model's logits / T) || softmax(logits / T)). The model's logits are
     constants here: the branches learn from the model, not the model from the branches. T^2 keeps the gradients of both
@@ -195,7 +195,7 @@ class Distill(Softmax):
 
 @dataclass(frozen=True)
 class Mse(RowObjective):
-    """Squared error of `outputs` quantities; with classes= given to `attach` instead, of one-hot classes."""
+    """Squared error of `outputs` quantities; without `outputs`, with classes= given to `attach`, of one-hot classes."""
 
     shares: ClassVar[bool] = False
 
@@ -214,9 +214,9 @@ class Mse(RowObjective):
         return shares.clone()
 
     def accuracy(self, logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-        """R squared: 1 is perfect, 0 as good as the mean of the targets. Of class indices the share of right answers.
+        """R squared: 1 is perfect, 0 as good as the targets' mean. With class indices the share of right answers.
 
-        If the targets do not vary, as with one row, it is 0 unless the answer is perfect.
+        If the targets do not vary, for example with one row, it is 0 unless the answer is perfect.
         """
         if targets.ndim != logits.ndim:
             return super().accuracy(logits, targets, keep)
@@ -230,7 +230,7 @@ class Mse(RowObjective):
 
 @dataclass(frozen=True)
 class Huber(Mse):
-    """As `Mse`, with the Huber loss: linear where the error is above 1."""
+    """Like `Mse`, with the Huber loss, which is linear for errors above 1."""
 
     def rows(self, logits: Tensor, targets: Tensor) -> Tensor:
         return _over_classes(F.huber_loss(logits, _goal(logits, targets), reduction="none"), self.class_reduction)
@@ -250,7 +250,7 @@ class Dice(Objective):
         if keep is not None:
             predicted, goal = predicted * keep.unsqueeze(-1), goal * keep.unsqueeze(-1)
         overlap, sizes = (predicted * goal).sum(-2), (predicted + goal).sum(-2)
-        # 1 on both sides: a class that is neither there nor predicted is predicted right.
+        # 1 on both sides: a class that is neither present nor predicted counts as right.
         return _over_classes(1 - (2 * overlap + 1) / (sizes + 1), self.class_reduction)
 
 
@@ -265,7 +265,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def find_objective(name: str, **settings: Any) -> Objective:
-    """The objective of this name, with those of the settings that it has; an unknown name is an error."""
+    """The objective of this name; settings that it does not have are ignored, an unknown name is an error."""
     if name not in OBJECTIVES:
         raise unknown_name("objective", name, OBJECTIVES)
     kind = OBJECTIVES[name]
@@ -274,7 +274,7 @@ def find_objective(name: str, **settings: Any) -> Objective:
 
 
 def whole_number(what: str, value: object) -> int:
-    """The value as an int of 1 or more: numpy's and torch's integers are what `labels.max() + 1` gives."""
+    """The value as an int of 1 or more; accepts numpy's and torch's integers, which `labels.max() + 1` gives."""
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -285,7 +285,7 @@ def whole_number(what: str, value: object) -> int:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number, and no truth value."""
+    """Whether a value is a real number, but not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -306,8 +306,8 @@ def sigmoid_loss(
 
     Targets are class indices (...), or a row of probabilities for each class (..., C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
-    The C terms are summed, as those of a cross-entropy are; `class_reduction="mean"`, the default of most frameworks
-    and the paper's, makes the loss C times smaller.
+    The C terms are summed, as in a cross-entropy; `class_reduction="mean"`, the default of most frameworks and of the
+    paper, makes the loss C times smaller.
 
     >>> import torch
     >>> round(sigmoid_loss(torch.zeros(3, 10), torch.tensor([1, 2, 3])).item(), 4)
@@ -317,22 +317,22 @@ def sigmoid_loss(
 
 
 def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None) -> Tensor:
-    """Logits (C,) at which a head gives each class its share of the labels; without labels, an equal share.
+    """Logits (C,) by which a head predicts the class shares of the labels; without labels, equal shares.
 
-    Labels are class indices, or as floats one value for each class (N, C). Half a label is added to each class: one
-    that is never seen would have a share of 0, and an infinite logit. To rows, in which each class stands for itself,
-    half a sample without it is added as well.
+    Labels are class indices, or floats with one value for each class (N, C). Half a label is added to each class: a
+    class without labels would have a share of 0, and an infinite logit. For rows (N, C), in which classes are
+    independent, half a sample without the class is added as well.
     """
     if labels is not None and (labels.is_floating_point() or labels.dtype == torch.bool):
         return objective.bias_at(((labels.double().sum(0) + 0.5) / (len(labels) + 1)).float().cpu())
     labels = torch.empty(0, dtype=torch.int64) if labels is None else labels.flatten().cpu()
     counts = torch.bincount(labels, minlength=classes).double()
-    # One class alone is there or not.
+    # A single class is either present or not: two outcomes.
     return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * max(classes, 2))).float())
 
 
 def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True) -> None:
-    """Raise a `UsageError` where targets do not fit logits (..., C)."""
+    """Raise a `UsageError` if the targets do not fit logits (..., C)."""
     if logits.ndim < 2:
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
     if targets.is_complex():
@@ -340,7 +340,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     if targets.layout is not torch.strided:
         raise UsageError(f"targets must be dense, got a tensor of layout {targets.layout}: call targets.to_dense()")
     *rows, classes = logits.shape
-    # From a GPU, reading values would stall every step; a compiled graph would break there.
+    # On a GPU, reading values would stall every step; in a compiled graph it would cause a break.
     readable = targets.device.type == "cpu" and not torch.compiler.is_compiling()
     if targets.shape == logits.shape:
         if shares and readable and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
@@ -353,11 +353,11 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             f"a class, got {tuple(targets.shape)}{remedy}"
         )
     if classes == 1 and not targets.dtype.is_floating_point and targets.dtype != torch.bool:
-        # As class indices all of them would be 0, and mean 1: the wrong answer, without a word, where they are values.
+        # As class indices all would have to be 0, and mean 1: silently wrong if they are meant as values.
         raise UsageError("with one output, targets are its values and not class indices: call targets.float()")
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
         raise UsageError(f"class indices must be integers, got {targets.dtype}: call targets.long()")
-    if not readable:  # out-of-range indices trip torch's own device-side assertion there
+    if not readable:  # there torch's own device-side assertion catches indices out of range
         return
     indices = targets.long()  # comparisons of bytes wrap: 156 would pass for -100
     wrong = (indices != ignore_index) & ((indices < 0) | (indices >= classes))
@@ -369,18 +369,18 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
 
 
 def without_masked(targets: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
-    """Targets (...) or (..., C) with harmless values where the mask (...) is 0: what stands there may be anything."""
+    """Targets (...) or (..., C) with harmless values where the mask (...) is 0, since padding may hold anything."""
     if targets.layout is not torch.strided or targets.is_complex():
-        return targets  # which is refused
+        return targets  # `check` refuses them
     if targets.ndim > mask.ndim:
         return targets.masked_fill((mask == 0).unsqueeze(-1), 0)  # 0 times NaN would be NaN
     if targets.is_floating_point() or targets.dtype == torch.bool:
         return targets
-    return targets.long().masked_fill(mask == 0, ignore_index)  # -100 is no byte
+    return targets.long().masked_fill(mask == 0, ignore_index)  # long, since -100 does not fit a byte
 
 
 def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Targets of rows (R, C) that can be computed with, and which of them count (R); None where all do."""
+    """Valid targets for rows of logits (R, C), and which rows count (R); None if all do."""
     if targets.ndim == logits.ndim:
         return targets.to(logits.dtype), None if mask is None else mask != 0
     targets = targets.long()
@@ -391,14 +391,14 @@ def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor |
 
 
 def _mean(losses: Tensor, keep: Tensor | None) -> Tensor:
-    """The mean of losses (..., R) over the rows that count; 0 where none does, or there is none."""
+    """The mean of losses (..., R) over the rows that count; 0 if there are none."""
     if keep is None:
         return losses.mean(-1) if losses.shape[-1] else losses.sum(-1)
     return (losses * keep).sum(-1) / keep.sum().clamp(min=1)
 
 
 def _goal(logits: Tensor, targets: Tensor) -> Tensor:
-    """One value a class (..., C): of class indices the one-hot rows. Targets broadcast to the logits."""
+    """Targets with one value a class (..., C), one-hot for class indices, expanded to the logits' shape."""
     if targets.ndim == logits.ndim:
         return targets.to(logits.dtype).expand_as(logits)
     # Not F.one_hot, which is int64: eight bytes for each class of each pixel.

@@ -1,14 +1,14 @@
-"""Random numbers that depend on (seed, purpose) and a position, and on nothing else.
+"""Random numbers that depend only on (seed, purpose) and a position.
 
 Two kinds:
 
-- `generator(seed, purpose)`: a CPU `torch.Generator`, for what is drawn once (initial weights, splits, noise).
-- `bits(keys, *position)`: a counter-based hash, for what is drawn at every step (shuffles, dropout,
+- `generator(seed, purpose)`: a CPU `torch.Generator`, for numbers drawn once (initial weights, splits, noise).
+- `bits(keys, *position)`: a counter-based hash, for numbers drawn at every step (shuffles, dropout,
   augmentation). It is integer arithmetic, so the same key gives the same bits on every device, alone or
   in a stack of runs, and drawing for one run never advances another.
 
-Nothing here may depend on alpha, redundancy or the optimiser's settings: Plain and Asymmetric of one seed
-are then a true pair.
+Nothing here may depend on alpha, redundancy or the optimiser's settings, so that Plain and Asymmetric of one seed
+are a true pair.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def uniform(keys: Tensor, *position: Tensor | int) -> Tensor:
 
 
 def normal(keys: Tensor, *position: Tensor | int) -> Tensor:
-    """Standard normal floats (Box and Muller), the same on every device but for rounding."""
+    """Standard normal floats (Box-Muller), the same on every device up to rounding."""
     drawn = bits(keys, *position)
     first, second = ((drawn >> shift & 0xFFFFFF).to(torch.float32) * (1.0 / (1 << 24)) for shift in (40, 16))
     return (-2 * (first + 2.0**-25).log()).sqrt() * (2 * torch.pi * second).cos()
@@ -64,8 +64,8 @@ def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Whatever is drawn inside, torch's, Python's and numpy's random states are afterwards what they were."""
-    # Looked up, not imported: the library needs torch alone.
+    """A context after which torch's, Python's and numpy's random states are restored."""
+    # Looked up, not imported: the library depends on torch only.
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
@@ -79,7 +79,7 @@ def random_state_kept() -> Iterator[None]:
 
 
 def _mix(z: Tensor) -> Tensor:
-    # torch shifts int64 arithmetically; the masks make the shifts logical, as splitmix64 wants.
+    # torch shifts int64 arithmetically; the masks make the shifts logical, as splitmix64 needs.
     z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * MIX_1
     z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * MIX_2
     return z ^ (z >> 31 & 0x1FFFFFFFF)

@@ -1,20 +1,20 @@
 """Temporary auxiliary branches on any PyTorch model.
 
 _attaching.py   attach(): check, dry run, draw, connect
-_layers.py      names and globs -> modules            _dry_run.py   what calls on the sample tell
-_blocks.py      layers where none are named           _forwards.py  calls that leave no trace
+_layers.py      names and globs -> modules            _dry_run.py   what calls on the sample show
+_blocks.py      the default layers                    _forwards.py  calls without side effects
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
 _heads.py       one layer's weights and logits        _tied.py      the model's own output layer
-_losses.py      logits and targets -> losses          _masks.py     which argument tells padding
+_losses.py      logits and targets -> losses          _masks.py     which argument marks padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
-_core.py        Branches                              _optimizers.py  their weights in optimizers
+_core.py        Branches                              _optimizers.py  branch weights in optimizers
 _strength.py    how strong the losses are     _with_branches.py  WithBranches, WithLoss
 _criterion.py   main and auxiliary loss as one
 
 For users: `attach`, `Branches`, `WithBranches`, `clean`, `PRESETS`, and the values that `attach` takes: `Linear`,
 `prior`, `Parallel`, `Dense`, `Falling` and `GradientRatio`. For tools on top of branches: the other names, which call a
-model without a trace, find the feature or the logits in what it gives, and make single heads.
+model without side effects, find the feature or the logits in its output, and make single heads.
 """
 
 from asymtrain.branches._attaching import PRESETS, attach

@@ -1,4 +1,4 @@
-"""`attach`: put temporary branches on a model, or say in one line why not and what to do instead."""
+"""`attach`: put temporary branches on a model, or raise an error that says why not and what to do instead."""
 
 import functools
 import math
@@ -52,16 +52,16 @@ from asymtrain.objectives import Objective, Sigmoid, find_objective, prior_bias,
 RECOMMENDED = "recommended"
 CONVOLUTIONAL_STRENGTH = 0.05  # of the recommended preset, where a layer holds a convolution
 PRESETS: dict[str, dict[str, Any]] = {
-    # Class by class, begun at the class shares: a bias-free branch first has to learn that most classes are absent
+    # One sigmoid per class, with the bias at the class shares: else a branch first learns that most classes are absent
     RECOMMENDED: {"head": Linear(bias="prior"), "objective": "sigmoid", "strength": 0.5},
-    # The paper's branch: twenty linear maps at each layer, of which the last is live. Its unit is another one: losses
+    # The paper's branch: twenty linear maps at each layer, of which the last is live. Its loss has another scale:
     # averaged over classes and summed over layers
     "paper": {"head": Parallel(20), "objective": Sigmoid(class_reduction="mean"), "strength": 1.0},
-    # One target a pixel or a token, at every resolution: U-Nets and other dense predictors
+    # One target per pixel or token, at every resolution: U-Nets and other dense predictors
     "deep_supervision": {"pool": Dense(resize="targets"), "objective": "softmax", "strength": 1.0},
     # Inner layers learn to use the model's own output layer, so that inference may stop there
     "early_exit": {"pool": "none", "head": "tied", "objective": "softmax", "strength": 1.0},
-    # What a linear classifier can read at a layer. No gradient goes into the model, and its forward needs none
+    # What a linear classifier can read from a layer. The model gets no gradient, and its forward needs none
     "probe": {"head": "linear", "objective": "softmax", "strength": 1.0},
 }
 
@@ -95,7 +95,7 @@ def attach(
         classes: the number of classes. Leave it out if the objective has a number of `outputs`.
         at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
             that count the model's repeated blocks, -1 for the last; or a dict from one of these to the layer's name.
-            By default the repeated blocks, at most six; for tied heads without the last, whose answer is the model's.
+            By default the repeated blocks, at most six; with tied heads not the last, whose logits are the model's.
         objective: the loss of a branch: `sigmoid` (the default), `softmax`, `distill`, `mse`, `huber`, `dice`; one
             of `asymtrain.objectives` with settings, such as `Softmax(ignore_index=255)` or `Mse(outputs=2)`; or a
             function from logits and targets to a scalar.
@@ -121,7 +121,7 @@ def attach(
         shift: how many positions later a token's target is: 1 if a language model learns the next token from its own
             input, 0 if the targets are shifted already. By default 1 for Hugging Face's causal language models, else 0.
         weights: the weight of each layer in the mean of the losses; in the paper's preset, in their sum.
-        seed: of the initial weights. torch's global random state is not used.
+        seed: seed of the initial weights. torch's global random state is not used.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from layer names (or globs) to values.
 
@@ -144,7 +144,7 @@ def attach(
     rule = checked_rule(options["strength"])
     number = _number_of_outputs(classes, learned)
     check_weight_count([1], number, 1)  # before anything that large is allocated
-    # Of quantities, and of a function of the user's own, there are no shares of classes that a bias could begin at.
+    # Quantities, and a user's own objective, have no class shares that a bias could start from.
     if head is None and preset == RECOMMENDED and (classes is None or not isinstance(learned, Objective)):
         options["head"] = "linear"
     for name in ("head", "pool"):
@@ -156,7 +156,7 @@ def attach(
     refuse_wrapped(model)
     paths = find_paths(model, find_blocks(model, sample) if at is None else at)
     layers = {layer: module_at(model, path) for layer, path in paths.items()}
-    for name, module in layers.items():  # whose hooks would not run
+    for name, module in layers.items():
         if isinstance(module, torch.jit.ScriptModule):
             raise UsageError(f"layer {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
     mask_rule = mask_of(model, mask, layers.values())
@@ -230,7 +230,7 @@ def attach(
 
 
 def _number_of_outputs(classes: object, objective: Objective | LossFn) -> int:
-    """The number of logits of a branch."""
+    """The number of logits that a branch gives."""
     outputs = getattr(objective, "outputs", None)
     if (classes is None) == (outputs is None):
         raise UsageError(
@@ -248,7 +248,7 @@ def _number_of_outputs(classes: object, objective: Objective | LossFn) -> int:
 
 def _learned_objective(objective: object) -> Objective | LossFn:
     """The objective by name or with settings, or the user's own function."""
-    if isinstance(objective, type):  # its call with logits and targets would be taken for settings
+    if isinstance(objective, type):  # calling it with logits and targets would set its options
         raise UsageError(f"objective is a class: give an instance of it, such as {objective.__name__}()")
     if isinstance(objective, str):
         return find_objective(objective)
@@ -258,7 +258,7 @@ def _learned_objective(objective: object) -> Objective | LossFn:
 
 
 def _kinds(parallel: Parallel, layers: Collection[str]) -> dict[str, HeadKind]:
-    """What the branches of each layer are."""
+    """The kind of head at each layer."""
     kinds: dict[str, HeadKind] = by_layer(parallel.head, layers, "head", "linear")
     head_names = ("linear", *NAMED_HEADS, "tied")
     for kind in kinds.values():
@@ -293,7 +293,7 @@ def _pools(pool: Pool | Mapping[str, Pool], kinds: Mapping[str, HeadKind], *, is
 
 
 def _check_model_logits(output: object, classes: int, heads: Mapping[str, Head]) -> None:
-    """Refuse an objective that needs the model's own logits if there are none, or if the branches have other rows."""
+    """Refuse an objective that needs the model's logits if the model gives none, or gives other rows than branches."""
     logits = logits_in(output)
     if logits is None or logits.ndim != 2 or logits.shape[1] != classes:
         raise UsageError(NO_MODEL_LOGITS)
@@ -358,7 +358,7 @@ def _layer_weights(weights: Mapping[str, float], *, summed: bool) -> dict[str, f
 
 
 def _in_words(value: object) -> str:
-    """A value as written in code, with the settings that differ from the defaults; a function or module by name."""
+    """A value as it is written in code, with non-default settings only; a function or module by its name."""
     if isinstance(value, float):
         return f"{value:g}"
     if not isinstance(value, Objective | Linear | Falling | GradientRatio):
@@ -371,7 +371,7 @@ def _in_words(value: object) -> str:
 
 
 def _is_causal(model: nn.Module) -> bool:
-    """Whether this is one of Hugging Face's causal language models, which shift their labels themselves."""
+    """Whether this is a causal language model of Hugging Face, which shifts its labels itself."""
     names = {kind.__name__ for kind in type(model).__mro__}
     return hasattr(model, "config") and any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
@@ -384,9 +384,9 @@ def _read_layer(
     batch: BatchEvidence,
     sample_mask: object,
 ) -> tuple[Reader, Tensor]:
-    """The reader with the layer's layout, and the rows (B, D) that it reads from the output in the dry run.
+    """The reader with the layer's layout, and what it reads from the layer's output in the dry run.
 
-    `sample_mask` is for the user's own pool; whether the other rules need one is not known yet.
+    `sample_mask` is for the user's own pool; whether the other pools need one is not known yet.
     """
     if evidence is None:
         raise _did_not_run(name, layer)
@@ -460,7 +460,7 @@ def _with_mask(
     evidence: Mapping[str, LayerEvidence],
     sample: object,
 ) -> tuple[dict[str, Reader], MaskRule | None]:
-    """The readers, marked whether the usual mask fits their positions; no rule if it fits none."""
+    """The readers, each with `masked` set if the usual mask fits its positions; no mask rule if it fits none."""
     if rule is None or not is_usual(rule):
         return readers, rule
     shapes = {
@@ -509,7 +509,7 @@ def refuse_wrapped(model: object) -> None:
         raise UsageError(
             "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
         )
-    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    # Looked up, not imported: torch._dynamo takes seconds to load, and unless it is loaded nothing is compiled.
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")

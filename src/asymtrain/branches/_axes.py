@@ -1,23 +1,23 @@
-"""Which axis of a layer's output is what: from evidence, never from a guess.
+"""The meaning of each axis of a layer's output: from evidence, never from a guess.
 
-A shape alone does not distinguish (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and two more
-calls do.
+A shape alone does not distinguish (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). The layers and two
+more calls of the model do.
 
-The batch axis: the model is called again on other rows of the sample. The axis on which a layer's output then has
-those rows, and the model's output too, is the batch; unless the same holds for the sample's second axis, as in a model
-that treats every token alone. Where no such call succeeds, what was known from one call remains: the batch comes first
-in images (four axes or more) and in an output (B, classes); for three axes with the features last it comes first where
-that axis has the batch's size and the next one has not, or where every sequence layer says `batch_first=True`.
+The batch axis: the model is called again on other rows of the sample. If a layer's output, and the model's, then have
+those rows along an axis, that axis is the batch; unless the same holds for the sample's second axis, as in a model
+that treats every token alone. If no such call succeeds, the first call decides: the batch comes first in images (four
+axes or more) and in an output (B, classes); for three axes with the features last it comes first if that axis has the
+batch's size and the next one has not, or if every sequence layer says `batch_first=True`.
 
 The feature axis, strongest first:
 
-1. the layer that made the very tensor a layer gives (activations and dropout let through what they take), or a norm
-   that takes it: a convolution has its channels on axis 1, a linear layer its features on the last axis;
-2. the axis that alone keeps its size when the input is shorter or smaller;
-3. the layers that take or make tensors of this very shape, where they agree and no other axis has the size of a layer's
+1. the layer that made the output tensor (activations and dropout keep their input's layout), or a norm that takes it:
+   a convolution has its channels on axis 1, a linear layer its features on the last axis;
+2. the only axis that keeps its size when the input is shorter or smaller;
+3. the layers that take or make tensors of the same shape, if they agree and no other axis has the size of a layer's
    features.
 
-Evidence that contradicts itself settles nothing. Everything that is not settled must be given as `layout=`.
+Contradicting evidence decides nothing. What the evidence does not settle must be given as `layout=`.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ Shape = tuple[int, ...]
 
 _POOLS = (pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._AdaptiveAvgPoolNd)
 _CHANNEL_NORMS = (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)
-NORMS = (*_CHANNEL_NORMS, nn.LayerNorm, nn.RMSNorm)  # what they take has features on their axis, whatever made it
+NORMS = (*_CHANNEL_NORMS, nn.LayerNorm, nn.RMSNorm)  # their input has features on their axis, whatever layer made it
 _FEATURES_FIRST = (conv._ConvNd, *_CHANNEL_NORMS, *_POOLS, nn.PixelShuffle, nn.Upsample)
 _FEATURES_LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
 _POSITIONS = {2: "", 3: "T", 4: "HW", 5: "THW"}  # by the number of axes
 
 
 def feature_axis_of(layer: nn.Module) -> Axis | None:
-    """The axis on which a layer of torch has its features; None for a layer that does not tell."""
+    """The axis on which a layer of torch has its features; None if its type does not say."""
     if isinstance(layer, _FEATURES_FIRST):
         return 1
     if isinstance(layer, _FEATURES_LAST):
@@ -53,7 +53,7 @@ def feature_axis_of(layer: nn.Module) -> Axis | None:
 
 
 def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
-    """The axis on which a tensor that a layer takes or gives has its features; None where the layer does not tell."""
+    """The feature axis of a tensor that a layer takes or gives; None if the layer's type does not say."""
     name, axes = type(layer).__name__, tensor.ndim
     if tensor.is_nested:  # some of its axes have no size
         return None
@@ -75,7 +75,7 @@ def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
 
 
 def lets_through(layer: nn.Module) -> bool:
-    """Whether a layer of torch works element by element, so that its output has its input's layout."""
+    """Whether a layer of torch is elementwise, so that its output has its input's layout."""
     if isinstance(layer, nn.MultiheadAttention | nn.GLU):
         return False
     return type(layer).__module__ == nn.ReLU.__module__ or isinstance(layer, dropout._DropoutNd | nn.Identity)
@@ -83,7 +83,7 @@ def lets_through(layer: nn.Module) -> bool:
 
 @dataclass
 class NeighbourEvidence:
-    """What the layers of torch that ran in one forward tell: the feature axes of shapes, and numbers of features."""
+    """What torch's layers show in one forward: the feature axes by shape, and the numbers of features."""
 
     axes: dict[Shape, set[int]] = field(default_factory=dict)
     widths: set[int] = field(default_factory=set)
@@ -95,7 +95,7 @@ class NeighbourEvidence:
         self.widths.add(shape[axis])
 
     def feature_axes(self, shape: Shape, batch: int | None) -> set[int]:
-        """The axes of the features in tensors of this shape; none where another axis would fit too."""
+        """The feature axes of tensors of this shape; none if another axis would fit too."""
         axes = self.axes.get(shape, set())
         rivals = {axis for axis in range(len(shape)) if axis != batch and shape[axis] in self.widths}
         return axes if rivals == axes else set()
@@ -103,29 +103,29 @@ class NeighbourEvidence:
 
 @dataclass
 class LayerEvidence:
-    """What was seen of one layer in its last call, and what layers and further calls say about its feature's axes."""
+    """One layer's last call, and what other layers and further calls say about the axes of its feature."""
 
     output: object = None
     feature: Tensor | None = None
     calls: int = 1  # of the layer in one forward
-    # Where the feature is the first of several and has no gradient, as others have: its selector, and theirs
+    # If the feature is the first of several and has no gradient while others have one: its selector, and theirs
     passed_by: tuple[int | str | None, tuple[int | str, ...]] | None = None
-    by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
-    by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
+    by_identity: set[Axis] = field(default_factory=set)  # from the layers that made the tensor, and from norms
+    by_taking: set[Axis] = field(default_factory=set)  # from other layers that take it
     neighbours: NeighbourEvidence = field(default_factory=NeighbourEvidence)
-    batch_axis: int | None = None  # that of the rows, as further calls show
-    has_rows: bool | None = None  # whether the output has a row for each sample, as further calls show
-    resized: frozenset[int] = frozenset()  # axes whose size follows the input's length or height and width
+    batch_axis: int | None = None  # from further calls
+    has_rows: bool | None = None  # whether the output has one row per sample, from further calls
+    resized: frozenset[int] = frozenset()  # axes whose size depends on the input's length, or height and width
 
     def feature_axis(self, shape: Shape) -> int | None:
-        """The feature axis, where the evidence settles it."""
+        """The feature axis, if the evidence decides it."""
         axes, batch = len(shape), self.batch_axis
         if batch is None and axes > 3:
             batch = 0
         candidates = {axis % axes for axis in (self.by_identity | self.by_taking if self.by_identity else ())}
         others = set(range(axes)) - self.resized - {batch}
         if self.resized and batch is not None and len(others) == 1:
-            # Layers may contradict each other, as where tokens are mixed by a convolution; sizes do not.
+            # Layers may contradict each other, for example if a convolution mixes tokens; sizes do not.
             candidates = candidates & others if len(candidates) > 1 else candidates | others
         candidates = candidates or self.neighbours.feature_axes(shape, batch)
         settled = next(iter(candidates)) if len(candidates) == 1 else None
@@ -138,12 +138,12 @@ class BatchEvidence:
 
     images: frozenset[int]  # first sizes of the inputs with four axes or more
     tables: frozenset[Shape]  # shapes of the outputs with two axes
-    batch_first: frozenset[bool]  # what the model's sequence layers say
-    rows: int | None = None  # of the sample, where a further call shows that they are the batch
+    batch_first: frozenset[bool]  # the values of `batch_first` in the model's sequence layers
+    rows: int | None = None  # of the sample, if a further call shows that they are the batch
 
     @property
     def size(self) -> int | None:
-        """The batch size, where all evidence agrees on one."""
+        """The batch size, if all evidence agrees on one."""
         if self.rows is not None:
             return self.rows
         sizes = self.images | {shape[0] for shape in self.tables}
@@ -152,7 +152,7 @@ class BatchEvidence:
     def comes_first(self, shape: Shape) -> bool:
         """Whether axis 0, not axis 1, of a (?, ?, D) feature is the batch."""
         if self.size is not None:
-            # A table of the feature's own first two sizes may be (T, B) as well.
+            # An output table with the feature's first two sizes may also be (T, B).
             is_unambiguous = bool(self.images) or shape[:2] not in self.tables
             if is_unambiguous and shape[0] == self.size and shape[1] != self.size:
                 return True
@@ -160,7 +160,7 @@ class BatchEvidence:
 
 
 def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> BatchEvidence:
-    """Collect it after a dry run."""
+    """Evidence about the batch from a dry run."""
     flags = (getattr(module, "batch_first", None) for module in model.modules())
     return BatchEvidence(
         images=frozenset(tensor.size(0) for tensor in inputs if tensor.ndim >= 4),
@@ -170,7 +170,7 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
 
 
 def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: BatchEvidence) -> str:
-    """The layout of a layer's output, or a `UsageError` that asks for it."""
+    """The layout of a layer's output; raises a `UsageError` that asks for it if the evidence is not enough."""
     axes = len(shape)
     if axes == 0:
         raise UsageError(
@@ -190,7 +190,7 @@ def infer_layout(layer: str, shape: Shape, evidence: LayerEvidence, batch: Batch
     else:
         feature = evidence.feature_axis(shape) if axes > 2 else None
     if first is None and feature is not None:
-        # Convolutions have the batch on axis 0. Of features that come last, the axis before may be the batch.
+        # Convolutions have the batch on axis 0. If the features come last, the axis before them may be the batch.
         has_evidence = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))
         first = 0 if has_evidence else None
     if first == 0 and feature is None and axes == 3:

@@ -10,8 +10,8 @@ from asymtrain.branches._forwards import call_model, checked_inputs, plain_error
 from asymtrain.branches._nested import first_feature
 from asymtrain.errors import UsageError
 
-LEAST_SIBLINGS = 3  # of one kind make repeated blocks
-LARGEST_SHARE = 0.6  # of the layers, that makes a child the one to go down into
+LEAST_SIBLINGS = 3  # of one type count as repeated blocks
+LARGEST_SHARE = 0.6  # the search goes down into a child that holds this share of the layers
 MOST_LAYERS = 6
 
 
@@ -19,10 +19,10 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     """The default layers: the model's repeated blocks, at most six; a `UsageError` if there are none.
 
     The search goes down from the model into the child that holds most of the layers, until it finds at least three
-    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt. Of
-    several kinds, that counts which holds most layers. Siblings that take one tensor, such as the products of an
-    attention, count as one. Without such siblings the layers are what the search came to last, members of lists first,
-    but never parts of a member of a list.
+    siblings of one type: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt. Among
+    several types, the one that holds most layers wins. Siblings that take the same tensor, such as the projections of
+    an attention, count as one. Without such siblings the result is the children that the search reached last, members
+    of lists first, but never parts of a member of a list.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     points = getattr(model, "points", None)
@@ -52,7 +52,7 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
 
 
 def _members(module: nn.Module, path: str, listed: bool = False) -> Iterator[tuple[str, bool]]:
-    """The paths of its children, and whether each is in a list; those in lists, which are never called, as its own."""
+    """The paths of its children, and whether each is in a list. A list is never called: its members replace it."""
     for name, child in module.named_children():
         own = f"{path}.{name}" if path else name
         if type(child) in (nn.ModuleList, nn.ModuleDict):  # derived classes may be called
@@ -62,19 +62,19 @@ def _members(module: nn.Module, path: str, listed: bool = False) -> Iterator[tup
 
 
 def _count_layers(module: nn.Module) -> int:
-    """Those that hold weights themselves."""
+    """The number of submodules that hold weights themselves."""
     return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
 
 
 def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object]:
-    """Modules that ran and gave a feature that is not the model's own output; of each, which tensor it took."""
+    """For each module that ran and gave a feature other than the model's output: a key of the tensor it took."""
     inputs: dict[str, tuple[Tensor, int]] = {}
     outputs: dict[str, Tensor] = {}
 
     def before(name: str, _: nn.Module, *call: object) -> None:
         tensor = first_feature(call)
         if tensor is not None and not tensor.is_inference():
-            inputs[name] = tensor, tensor._version  # blocks that change it in place take it one after the other
+            inputs[name] = tensor, tensor._version  # the version tells apart blocks that change one tensor in place
 
     def after(name: str, _: nn.Module, __: object, output: object) -> None:
         feature = first_feature(output)
@@ -87,13 +87,13 @@ def _modules_with_features(model: nn.Module, sample: object) -> dict[str, object
             hooks.callback(module.register_forward_pre_hook(partial(before, name), with_kwargs=True).remove)
             hooks.callback(module.register_forward_hook(partial(after, name)).remove)
         output = first_feature(call_model(model, sample))
-    # By address, which is unique while all of them are held here.
+    # An id is unique while `inputs` keeps all the tensors alive.
     sources = {name: (id(tensor), version) for name, (tensor, version) in inputs.items()}
     return {name: sources.get(name, name) for name, feature in outputs.items() if name and feature is not output}
 
 
 def _evenly(names: Sequence[str]) -> list[str]:
-    """At most `MOST_LAYERS` of them, the last among them, at even distances."""
+    """At most `MOST_LAYERS` names, evenly spaced, always with the last."""
     if len(names) <= MOST_LAYERS:
         return list(names)
     return [names[round((i + 1) * len(names) / MOST_LAYERS) - 1] for i in range(MOST_LAYERS)]

@@ -5,17 +5,17 @@
     CloseHook   after the model's forward    stop listening
 
 A forward is one call of the model given to `attach`. Between Close and the next Open nothing is recorded:
-activation checkpointing runs layers again during backward, and those calls must not count. They are pooled
+activation checkpointing runs layers again during backward, and those calls must not count. Their outputs are pooled
 nonetheless: the recomputation must save as many tensors as the forward did.
 
 A forward with gradients whose features were not read is dropped by the next one. That is right in a step without
-auxiliary loss, while warming up, or where a forward is only looked at. It is a mistake where a backward goes through it
-and somebody has asked about the later one: then its own auxiliary loss is missing. That backward is refused, by hooks
-that the autograd graph of a forward gets when it is dropped; a loop that asks about each forward pays nothing.
-What is compiled, the model or its layers, is not watched: nothing of ours runs there that could keep a node.
+auxiliary loss, in a warm-up, or if a forward is only inspected. It is a mistake if a backward goes through the dropped
+forward after the loss of a later one was taken: the auxiliary loss of the dropped one is missing. Such a backward is
+refused, by hooks on the autograd graph that a forward gets when it is dropped; a loop that takes the loss of each
+forward pays nothing. A compiled model or layer is not watched: these hooks cannot keep its nodes.
 
-What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
-(each changed value would be a recompilation), and hold no reference to an nn.Module.
+What torch.compile needs: hooks only write attributes, read none that change from step to step (each new value would
+cause a recompilation), and hold no reference to an nn.Module.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Forward:
-    """The latest forward of the model, and the hooks that have what each layer gave in it."""
+    """The latest forward of the model, and the hooks that keep each layer's output in it."""
 
     def __init__(self) -> None:
         self.layers: list[LayerHook] = []
@@ -55,10 +55,10 @@ class Forward:
         self.traced = False  # by torch.jit.trace
         self.was_read = False  # whether its features were read, with gradients
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
-        self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
-        self.model_logits: Tensor | None = None  # (B, C), those of the model itself, where the objective needs them
-        self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
-        self.dropped: Dropped | None = None  # earlier forwards, since the last about which someone asked
+        self.tokens: Tensor | None = None  # (B, T), the first integer tensor among the model's arguments
+        self.model_logits: Tensor | None = None  # (B, C), the model's own, if the objective needs them
+        self.products: tuple[Product, ...] = ()  # the shared products that this forward's logits are parts of
+        self.dropped: Dropped | None = None  # the forwards dropped since the last one that was read
 
     @property
     def happened(self) -> bool:
@@ -66,7 +66,7 @@ class Forward:
         return self.state in ("running", "over")
 
     def drop(self) -> None:
-        """Watch the graph of this forward, which was not read, before it is forgotten."""
+        """Watch the graph of this forward, which was not read, before forgetting it."""
         if self.dropped is None:
             self.dropped = Dropped()
         for node in {node for layer in self.layers for node in layer.ways_back()}:
@@ -79,20 +79,20 @@ class Forward:
         self.products = ()
 
     def forget_features(self, state: Literal["none", "taken"]) -> None:
-        """Drop the features, and with them their autograd graph; a loss can be taken of logits that were made of it."""
+        """Drop the features and their autograd graph; logits that were already computed can still give a loss."""
         self.state = state
         for layer in self.layers:
             layer.caught = layer.trial = None
 
 
 class Dropped:
-    """Forwards whose features were not read. Their autograd graphs call it in backward.
+    """Forwards whose features were not read. Their autograd graphs call this object in backward.
 
-    It refers to no tensor: the graph of a later forward may go on from theirs, and would keep itself alive.
+    It refers to no tensor: the graph of a later forward may continue theirs, and would keep itself alive.
     """
 
     def __init__(self) -> None:
-        self.later = False  # whether someone has asked about a later forward
+        self.later = False  # whether a later forward was read
 
     def __call__(self, *_: object) -> None:
         if self.later:
@@ -104,7 +104,7 @@ class _NoScriptError(UsageError, AttributeError):
 
 
 class _Hook:
-    """A hook whose copies do nothing: copies of the model must not write into the original's branches.
+    """A hook whose copies do nothing, so that copies of the model cannot write into the original's branches.
 
     A copy or pickle becomes a bound method of the standard library that takes anything and returns None, so
     a saved model loads where asymtrain is not installed.
@@ -115,7 +115,7 @@ class _Hook:
 
     @property
     def __name__(self) -> str:
-        """torch.jit.script reads this attribute of a hook first; it cannot translate hooks."""
+        """Raises: torch.jit.script reads this attribute first, and cannot translate hooks."""
         raise _NoScriptError(
             "torch.jit.script cannot translate a model while branches are attached: strip them first, or script "
             "asymtrain.clean(copy.deepcopy(model))"
@@ -126,35 +126,35 @@ class _Hook:
 
 
 class Caught(NamedTuple):
-    """What a layer gave in one forward: its output, which is read when a loss needs it, or the rows read from it."""
+    """A layer's output in one forward, which is read when a loss needs it, or the rows already read from it."""
 
     with_grad: bool
-    output: object = None  # None where rows were read at once
+    output: object = None  # None if the rows were read at once
     rows: Tensor | str | None = None  # (B, D), or what was wrong with the output
-    version: int | None = None  # of the feature in the output, or of the rows; another one later: changed in place
-    nodes: tuple[Node, ...] = ()  # the nodes of autograd that made an output which was read at once
-    feature: Tensor | None = None  # in the output, which the model may give other parts afterwards
+    version: int | None = None  # of the feature or of the rows; it changes if they are changed in place
+    nodes: tuple[Node, ...] = ()  # the autograd nodes of an output that was read at once
+    feature: Tensor | None = None  # kept apart, since the model may replace parts of the output afterwards
 
 
 class LayerHook(_Hook):
-    """Keeps what a layer gave in the latest forward; of several calls in one forward, in the last.
+    """Keeps a layer's output in the latest forward; if the forward calls the layer several times, the last output.
 
-    Under torch.compile rows are read at once. Else the output is held until the next forward and read when somebody
-    asks: in an evaluation most are never asked for, and in training all layers are read together. A model that changes
-    the output in place after the layer (ReLU) leaves nothing to read. The first forward of each mode tells, and there,
-    as in torch.inference_mode, where changes are not counted, rows are always read at once; so they are inside of
-    activation checkpointing, which would not free what is held.
+    Under torch.compile rows are read at once. Otherwise the output is held until the next forward and read on request:
+    in an evaluation most outputs are never read, and in training all layers are read together. But a model may change
+    the output in place after the layer (ReLU). The first forward of each mode reads rows at once and shows whether it
+    does; if so, later ones read at once too. So do torch.inference_mode, where torch counts no changes, and activation
+    checkpointing, which could not free a held output.
     """
 
     def __init__(self, forward: Forward, reader: Reader) -> None:
         super().__init__(forward)
         self.reader, self.selector = reader, reader.output
-        self.feature_reader = replace(reader, output=None)  # of what the selector gave
-        self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
+        self.feature_reader = replace(reader, output=None)  # reads a feature that is already selected
+        self.pooled = None if reader.detach else reader.pooled  # None: a forward with gradients is read at once
         self.caught: Caught | None = None
-        # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
+        # By mode (gradients, training): whether outputs stay unchanged to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
-        self.trial: tuple[tuple[bool, bool], Caught] | None = None  # in the forward that tells
+        self.trial: tuple[tuple[bool, bool], Caught] | None = None  # in the forward that shows it
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         forward, compiling = self.forward, torch.compiler.is_compiling()
@@ -166,7 +166,7 @@ class LayerHook(_Hook):
                 self.caught = Caught(torch.is_grad_enabled(), rows=rows)
             return
         grad = torch.is_grad_enabled()
-        # A trace is made several times, and is to be the same each time.
+        # torch.jit.trace runs several times and needs the same operations each time.
         if forward.traced or (
             grad
             and (
@@ -175,14 +175,14 @@ class LayerHook(_Hook):
                 or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
             )
         ):
-            rows = self._read(output)  # also where nobody listens: a recomputation saves what the forward saved
+            rows = self._read(output)  # also when not recording: a recomputation must save what the forward saved
             if forward.state == "running":
                 self.caught = self._with_rows(output, rows, grad)
         elif forward.state == "running":
             self._keep(output, (grad, module.training))
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
-        """Hold the output, or read it where it may not last."""
+        """Hold the output, or read it at once if the model may change it."""
         feature, lasting = self._feature(output), self.lasting.get(mode)
         version = _version(feature)
         caught = Caught(mode[0], output, None, version, feature=feature)
@@ -199,11 +199,11 @@ class LayerHook(_Hook):
         return select(output, self.selector)
 
     def _with_rows(self, output: object, rows: Tensor | str, grad: bool) -> Caught:
-        # Probes hold no graph, and are not to keep one alive.
+        # Probes must not keep a graph alive.
         return Caught(grad, None, rows, _version(rows), _nodes(output) if grad and not self.reader.detach else ())
 
     def settle(self) -> None:
-        """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
+        """At the end of a forward: note whether the output stayed unchanged; if so, hold it as later ones are held."""
         if self.trial is not None:
             (mode, caught), self.trial = self.trial, None
             self.lasting[mode] = _version(caught.feature) == caught.version
@@ -211,12 +211,12 @@ class LayerHook(_Hook):
                 self.caught = caught
 
     def ways_back(self) -> tuple[Node, ...]:
-        """The nodes of autograd by which a backward comes through what the layer gave in the latest forward."""
+        """The autograd nodes through which a backward reaches the layer's output in the latest forward."""
         caught = self.caught
         return () if caught is None else caught.nodes if caught.output is None else _nodes(caught.output)
 
     def _read(self, output: object, reader: Reader | None = None) -> Tensor | str:
-        """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
+        """The rows, or what is wrong with the output; for probes without a graph."""
         masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
         reader = self.reader if reader is None else reader
         if not reader.detach:
@@ -226,12 +226,12 @@ class LayerHook(_Hook):
         return rows if isinstance(rows, str) else rows.detach()
 
     def rows(self) -> Tensor | str | None:
-        """The rows, or what was wrong, or nothing where the layer did not run."""
+        """The rows, or what was wrong with the output, or None if the layer did not run."""
         caught = self.caught
         if caught is None:
             return None
         if torch.compiler.is_compiling():
-            return caught.rows if caught.output is None else _HELD  # whether that has changed is unknown here
+            return caught.rows if caught.output is None else _HELD  # a compiler cannot see whether it changed in place
         feature = caught.rows if caught.output is None else caught.feature
         if isinstance(feature, Tensor) and caught.version is not None and feature._version != caught.version:
             return _CHANGED
@@ -240,7 +240,7 @@ class LayerHook(_Hook):
                 return caught.rows.clone()  # so that probes can learn from it outside of torch.inference_mode
             return caught.rows
         if caught.with_grad and not torch.is_grad_enabled():
-            # Not kept: the loss, which needs the graph, may still be asked for.
+            # Not cached: a later loss needs the graph.
             return self._read(caught.feature, self.feature_reader)
         with torch.set_grad_enabled(caught.with_grad):
             rows = self._read(caught.feature, self.feature_reader)
@@ -248,7 +248,7 @@ class LayerHook(_Hook):
         return rows
 
     def source(self) -> Tensor | str | None:
-        """What the rows come from by `pooled`, or the rows."""
+        """The feature that `self.pooled` reduces to rows, or else the rows themselves."""
         caught = self.caught
         if caught is None or caught.output is None or not caught.with_grad or self.pooled is None:
             return self.rows()
@@ -271,19 +271,19 @@ class OpenHook(_Hook):
         self.mask = mask
         self.keep_tokens = keep_tokens
 
-    # As in CloseHook, without names for the arguments.
+    # The arguments have no names, as in CloseHook.
     def __call__(self, module: nn.Module, *call: Any) -> None:
         forward = self.forward
         compiling = torch.compiler.is_compiling()
         if compiling and is_exporting():
             return
-        # Outside of a compiler not by getattr: a module that has no such attribute takes long to say so.
+        # Outside a compiler not by getattr, which is slow for an attribute that a module does not have.
         replica = getattr(module, "_is_replica", False) if compiling else "_is_replica" in module.__dict__
         if replica:
             raise UsageError("branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(...))")
         if not compiling:
             if torch._C._current_graph_task_id() != -1:
-                return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
+                return  # inside a backward: activation checkpointing recomputes the whole model
             if forward.happened and forward.with_grad and not forward.was_read:
                 forward.drop()
         forward.forget()
@@ -309,8 +309,8 @@ class CloseHook(_Hook):
         super().__init__(forward)
         self.keep_logits = keep_logits
 
-    # torch.compile runs the model's own hooks as frames of their own, and a tensor among a frame's named arguments
-    # makes it warn about `.grad`.
+    # torch.compile compiles each hook of the model as a separate frame, and warns about `.grad` if a named argument
+    # of a frame is a tensor.
     def __call__(self, *call: Any) -> None:
         forward = self.forward
         if forward.state == "running":
@@ -318,7 +318,7 @@ class CloseHook(_Hook):
                 layer.settle()
             if self.keep_logits:
                 logits = logits_in(call[-1])
-                # A copy: what is done to the output afterwards is no answer of the model.
+                # A copy: later in-place changes of the output are not the model's logits.
                 forward.model_logits = None if logits is None else logits.detach().clone()
             forward.state = "over"
 
@@ -326,8 +326,8 @@ class CloseHook(_Hook):
 class Capture:
     """The hooks of one set of branches on one model, and what they caught.
 
-    `mask` makes of the model's arguments what says which positions count; `keep_tokens` keeps the model's tokens for
-    the loss, `keep_logits` its own logits.
+    `mask` computes the mask of positions from the model's arguments; `keep_tokens` keeps the model's tokens for the
+    loss, `keep_logits` its own logits.
     """
 
     def __init__(
@@ -341,29 +341,29 @@ class Capture:
         keep_logits: bool = False,
     ) -> None:
         self.forward = Forward()
-        self.used = False  # whether a loss, or logits for one, was ever asked for, of any forward
+        self.used = False  # whether a loss, or logits for one, was ever requested
         self.detached = all(reader.detach for reader in readers.values())
         self.layers = {layer: LayerHook(self.forward, reader) for layer, reader in readers.items()}
         self.forward.layers = list(self.layers.values())
-        # Weak: the branches must not keep the model alive, nor hold it as a part.
+        # Weak: the branches must neither keep the model alive nor contain it as a submodule.
         self.model = weakref.ref(model)
         modules = {layer: module_at(model, path) for layer, path in paths.items()}
         opening = OpenHook(self.forward, mask, keep_tokens)
         model.register_forward_pre_hook(opening, with_kwargs=True)
         for layer, hook in self.layers.items():
             modules[layer].register_forward_hook(hook)
-        # Last, for the case that the model itself is a layer.
+        # Last, in case the model itself is a layer.
         model.register_forward_hook(CloseHook(self.forward, keep_logits))
         self.hooked = [weakref.ref(module) for module in (model, *modules.values())]
         for module in (model, *modules.values()):
             _mark(module)
 
     def rows(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """What each layer that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
+        """The rows of each layer that ran in the latest forward; raises a `UsageError` if they cannot be read."""
         return self._of_layers(LayerHook.rows, allow_skipped)
 
     def sources(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """What the rows of each layer come from: see `LayerHook.source` and `rows`."""
+        """The source of each layer's rows: see `LayerHook.source` and `rows`."""
         return self._of_layers(LayerHook.source, allow_skipped)
 
     def _of_layers(self, ask: Callable[[LayerHook], Tensor | str | None], allow_skipped: bool) -> dict[str, Tensor]:
@@ -406,8 +406,8 @@ class Capture:
             )
 
     def remove(self) -> None:
-        """Take every hook off the model and drop what was caught."""
-        # Modules may be in the model no more, and tools that replace some (prepare_qat) register their hooks again.
+        """Take every hook off the model and drop the captured features."""
+        # Modules may have left the model, and tools that replace modules (prepare_qat) copy the hooks to the new ones.
         modules = {module for watch in self.hooked if (module := watch()) is not None}
         if (model := self.model()) is not None:
             modules.update(model.modules())
@@ -417,12 +417,12 @@ class Capture:
 
 
 def _version(tensor: object) -> int | None:
-    """How often a tensor was changed in place; None where nobody counts."""
+    """How often a tensor was changed in place; None if torch does not count it."""
     return tensor._version if isinstance(tensor, Tensor) and not tensor.is_inference() else None
 
 
 def _nodes(output: object) -> tuple[Node, ...]:
-    """The nodes of autograd that made an output."""
+    """The autograd nodes that made an output."""
     return tuple(tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None)
 
 
@@ -430,7 +430,7 @@ def clean(model: Model) -> Model:
     """Take every hook of asymtrain off a model or a copy of one, and return the model.
 
     Copies and pickles that were made while branches were attached (EMA, `copy.deepcopy`, `torch.load`) keep hooks that
-    do nothing. torch.jit.script refuses those; this takes them off. Branches that were on the model are off it.
+    do nothing. torch.jit.script refuses those; `clean` removes them. It also detaches branches that are on the model.
 
     >>> import copy, torch
     >>> from asymtrain import attach, clean, models
@@ -446,7 +446,7 @@ def clean(model: Model) -> Model:
 
 
 def forget_forwards(model: nn.Module) -> None:
-    """Let every set of branches on a model forget its latest forward."""
+    """Make every set of branches on a model forget its latest forward."""
     for module in model.modules():
         for hook in module._forward_hooks.values():
             if isinstance(hook, LayerHook):
@@ -454,43 +454,43 @@ def forget_forwards(model: nn.Module) -> None:
 
 
 def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]], int]]:
-    """The hooks of asymtrain on this module, live and dead: where each is kept, and its key there."""
+    """The hooks of asymtrain on this module, live and dead: the dict that holds each, and its key there."""
     kinds: list[dict[int, Callable[..., object]]] = [module._forward_pre_hooks, module._forward_hooks]
     return [(hooks, key) for hooks in kinds for key, hook in hooks.items() if isinstance(hook, _Hook) or _dead(hook)]
 
 
 def _take_hooks_off(module: nn.Module, forward: Forward | None = None) -> None:
-    """Take off this module the hooks of one set of branches, or all of asymtrain; with the last of them the mark."""
+    """Remove the hooks of one set of branches, or all of asymtrain; with the last hook the mark goes too."""
     for hooks, key in _own_hooks(module):
         if forward is None or getattr(hooks[key], "forward", None) is forward:
             module._forward_pre_hooks_with_kwargs.pop(key, None)
             hook = hooks.pop(key)
             if isinstance(hook, LayerHook):
-                hook.forward.forget()  # what was caught must not pass for a later forward's
+                hook.forward.forget()  # old features must not be taken for a later forward's
     if not _own_hooks(module):
         _unmark(module)
 
 
 def _dead(hook: object) -> bool:
-    """Whether this is what `_Hook.__reduce__` makes of a hook."""
+    """Whether this is a copied or unpickled hook (see `_Hook.__reduce__`)."""
     holder = getattr(hook, "__self__", None)
     return type(holder) is contextlib.nullcontext and getattr(hook, "__name__", "") == "__exit__"
 
 
 def _mark(module: nn.Module) -> None:
-    """Let torch.compile tell this module from one of its class without hooks.
+    """Let torch.compile distinguish this module from one of its class without hooks.
 
-    Compiled code is shared by all modules of a class that fulfil its guards, and torch has none on the absence of
-    hooks (skip_nnmodule_hook_guards): code of a plain model would be run, and no hook. Whether an instance has a
-    `forward` of its own, torch does guard. So the module gets one, which is that of its class: what runs is the same,
-    and each copy has its own. One that is there already belongs to other code, and stays. A marked model refers to
-    itself: without strip, and while its branches live on, only the garbage collector frees it.
+    Compiled code is shared by all modules of a class that fulfil its guards, and torch has no guard on the absence of
+    hooks (skip_nnmodule_hook_guards): it would run the code of a plain model, without hooks. But torch guards whether
+    an instance has a `forward` of its own. So the module gets its class's `forward` as an attribute: the same code
+    runs, and each copy has its own. An existing one belongs to other code, and stays. A marked model refers to itself:
+    without strip, and while its branches exist, only the garbage collector frees it.
     """
     function = _class_forward(module)
     if function is None or "forward" in module.__dict__:
         return
     if function.__name__ != "forward":
-        # A decorator may have left another name, by which pickle would not find the method.
+        # A decorator may have changed the name, and pickle finds the method by it.
         copy = types.FunctionType(
             function.__code__, function.__globals__, "forward", function.__defaults__, function.__closure__
         )
@@ -515,9 +515,9 @@ def _class_forward(module: nn.Module) -> types.FunctionType | None:
 
 
 def is_exporting() -> bool:
-    """Whether it is torch.export that compiles, by running the model: its graph would keep what hooks compute.
+    """Whether the compiler is torch.export with strict=False, whose graph would keep what hooks compute.
 
-    With strict=True dynamo traces for it, and leaves that out.
+    With strict=True dynamo traces the model, and leaves that out.
     """
     return not torch.compiler.is_dynamo_compiling()
 
@@ -534,7 +534,7 @@ def ranks() -> int:
 
 
 def refuse_drift() -> None:
-    """Refuse to train branches that no process group keeps equal between ranks."""
+    """Refuse to train branches in several processes if nothing keeps them equal between ranks."""
     if not torch.compiler.is_compiling() and ranks() > 1:
         raise UsageError(
             "in distributed training the branches would drift apart between ranks: use "

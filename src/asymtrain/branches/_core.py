@@ -2,10 +2,10 @@
 
     branches = attach(model, ...)        hooks on
     model(x)                             each layer's feature is caught, pooled to (B, D) unless positions are kept
-    branches.loss(y)                     live branches make logits of it, and one loss of the logits, with its strength
+    branches.loss(y)                     live branches turn it into logits, and the logits into one loss
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in.
+All results refer to the model's latest forward, in train or eval mode.
 """
 
 import textwrap
@@ -40,13 +40,13 @@ from asymtrain.branches._strength import Following, Scheduled
 from asymtrain.errors import UsageError, UsageWarning, unknown_name
 from asymtrain.objectives import is_number
 
-Logits = Mapping[str, Tensor] | None  # those that `WithBranches` returned; None for the model's latest forward
+Logits = Mapping[str, Tensor] | None  # what `WithBranches` returned; None: the logits of the model's latest forward
 
 
 class Branches(nn.Module):
-    """Temporary heads on layers of a model, outside of the model. Made by `attach`.
+    """Temporary heads on layers of a model, kept outside the model. Made by `attach`.
 
-    `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the layers' names.
+    `parameters()` yields the live weights; `state_dict()` holds live and idle weights, under the layers' names.
 
     >>> import torch
     >>> from asymtrain import attach, models
@@ -60,7 +60,7 @@ class Branches(nn.Module):
     """
 
     allow_skipped: bool
-    """Whether the model may skip layers in a forward, whose losses are then left out. You may set it."""
+    """Whether the model may skip layers in a forward; skipped layers give no loss. You may set it."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Branches(nn.Module):
         super().__init__()
         self.paths = dict(paths)  # of the modules, by layer
         self.mask = mask
-        self._watch_mask = True  # whether the next loss makes sure that the model's mask is 1 where positions count
-        self._watch_shift = watch_shift  # whether the next loss makes sure that targets are shifted once, and not twice
+        self._watch_mask = True  # whether the next loss checks that the model's mask is 1 where positions count
+        self._watch_shift = watch_shift  # whether the next loss checks that targets are shifted exactly once
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
         self._keys = {name: _key(name) for name in heads}
         self.layers = tuple(heads)
         self.readers = {name: readers[name] for name in heads}
         self.settings = settings
-        self.schedule = schedule  # of the strength, where it is no number
+        self.schedule = schedule  # of the strength; None if the strength is constant
         self.choices = dict(choices)  # what attach decided, and why, by the name of the option
         self.allow_skipped = False
         self.stripped = False
@@ -92,7 +92,7 @@ class Branches(nn.Module):
         self._fuser: Fuser | None = None
         self._steps: StepHook | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        # Of the logits; a head that pools has taken those of the feature together.
+        # The number of position axes of the logits: none if the head pools the positions itself.
         self._positions = {name: 0 if heads[name].pools else reader.positions for name, reader in readers.items()}
         self._built = True
 
@@ -111,13 +111,13 @@ class Branches(nn.Module):
 
     @property
     def strength(self) -> float:
-        """How much the branches count beside the main loss now; the value of a schedule is read from the device."""
+        """The current weight of the branches beside the main loss; a schedule's value is read from the device."""
         return self.settings.strength if self.schedule is None else float(self.schedule.strength)
 
     def step(self, progress: float) -> None:
-        """Move a strength that is a function of the progress of training, from 0 to 1; a constant one stays.
+        """Update a strength that is a function of training progress, from 0 to 1; a constant strength stays.
 
-        Call it before or after a step, outside of what is compiled or captured as a CUDA graph.
+        Call it before or after a step, outside of compiled code and CUDA graph capture.
         """
         if torch.compiler.is_compiling():
             raise UsageError("branches.step moves the strength between steps: call it outside of torch.compile")
@@ -130,29 +130,29 @@ class Branches(nn.Module):
             self.schedule.step(float(progress))
 
     def num_weights(self) -> int:
-        """The number of weights of all branches, live and idle, without biases; those of the model do not count."""
+        """The number of weights of all branches, live and idle, without biases and without the model's own weights."""
         return sum(self.head(name).num_weights() for name in self.layers)
 
     def exits(self) -> dict[str, nn.Module]:
-        """By layer, a module from the layer's output to logits, for early exit: it needs no hooks and no branches.
+        """A module from output to logits for each layer, for early exit: it needs no hooks and no branches.
 
-        Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
-        linear head is a copy, and is taken after training.
+        If a layer has several branches, the exit uses the last. The exit of a tied head uses the model's own layers and
+        follows them. The exit of a linear head is a copy: make it after training.
         """
-        # The mask of an exit is given by its caller.
+        # The caller gives an exit its mask.
         readers = {name: replace(reader, masked=True) for name, reader in self.readers.items()}
         return {name: Exit(readers[name], self.head(name).as_module()) for name in self.layers}
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits from features by layer: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
 
-        Where all branches are live, with a leading axis N.
+        With a leading axis N if all branches are live.
         """
         groups: dict[object, list[str]] = {}
         for name, feature in features.items():
             head = self.head(name)
             head.check_feature(name, feature, width_of(feature, head.positions))
-            # Rows of one width share one product; anything larger or of another kind is a product of its own.
+            # Rows of one width share one matrix product; tokens, maps and other heads get one each.
             alike: object = name
             if isinstance(head, LinearHead) and not head.positions:
                 biased = head.bias is not None
@@ -184,10 +184,10 @@ class Branches(nn.Module):
     def losses(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> dict[str, Tensor]:
         """The auxiliary loss of each layer that ran, before it is weighted.
 
-        `targets` are class indices (B,), or one value for each class (B, C); of layers whose positions are kept (B, T)
+        `targets` are class indices (B,), or one value for each class (B, C); for layers that keep positions (B, T)
         or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to the objective's `ignore_index`, and targets whose
-        `mask` is 0, do not count. `logits` are those that `WithBranches` returned; without it the model's
-        latest forward is meant.
+        `mask` is 0, do not count. `logits` are what `WithBranches` returned; by default the losses are those of the
+        model's latest forward.
         """
         return self._by_layer(self._losses(targets, logits, mask))
 
@@ -196,8 +196,8 @@ class Branches(nn.Module):
     ) -> Tensor:
         """The auxiliary loss, to add to the main one: the strength times the weighted mean of the layers' losses.
 
-        See `losses` for the arguments. `main`, the main loss, is what `GradientRatio` measures the branches by. 0 where
-        every layer was skipped and that is allowed.
+        See `losses` for the arguments. `GradientRatio` compares the branches with `main`, the main loss. Returns 0 if
+        every layer was skipped and `allow_skipped` is set.
         """
         total = None if logits is not None or mask is not None else self._fused_loss(targets)
         if total is None:
@@ -205,7 +205,7 @@ class Branches(nn.Module):
         return self._strong(total, main)
 
     def combine(self, losses: Mapping[str, Tensor], *, main: Tensor | None = None) -> Tensor:
-        """What `loss` makes of the losses by layer that `losses` gave."""
+        """The auxiliary loss, as `loss` gives it, from the losses by layer that `losses` gave."""
         for name in losses:
             if name not in self.layers:
                 raise unknown_name("layer in `losses`", name, self.layers)
@@ -213,7 +213,7 @@ class Branches(nn.Module):
         return self._strong(total, main)
 
     def _strong(self, total: Tensor, main: Tensor | None) -> Tensor:
-        """The weighted loss times a strength that changes; a constant one is in the weights."""
+        """The weighted loss times a scheduled strength; a constant strength is already in the weights."""
         if self.schedule is None:
             return total
         if isinstance(self.schedule, Following) and torch.is_grad_enabled():
@@ -221,7 +221,7 @@ class Branches(nn.Module):
         return self.schedule.of(total)
 
     def _weighted(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> Tensor:
-        """The weighted sum of losses (K,) of layers that came together; with a constant strength in it."""
+        """The weighted sum over groups of layers with losses (K,); the weights include a constant strength."""
         weights, total = self.settings.weights, None
         for names, losses in parts:
             shares = [weights[name] for name in names]
@@ -229,17 +229,17 @@ class Branches(nn.Module):
                 part = losses.sum()
                 part = part if shares[0] == 1 else part * shares[0]
             else:
-                # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
+                # Python numbers, not a tensor of them: a captured CUDA graph allows no copy from the host.
                 part = torch.stack([loss * share for loss, share in zip(losses, shares, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
         return torch.zeros((), device=self.head(self.layers[0]).device()) if total is None else total
 
     def _fused_loss(self, targets: Tensor) -> Tensor | None:
-        """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
+        """The loss of the latest forward in one autograd node; None if it needs the general path."""
         capture, fuser = self._attached(), self._fuser
         if fuser is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return None
-        # That node gives targets no gradient, which a teacher that learns as well needs.
+        # That node gives targets no gradient, and a teacher that is trained too needs one.
         if capture.forward.mask is not None or not isinstance(targets, Tensor) or targets.requires_grad:
             return None
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -252,7 +252,7 @@ class Branches(nn.Module):
 
     @torch.no_grad()
     def accuracies(self, targets: Tensor, *, logits: Logits = None, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """The share of right answers at each layer that ran, of a regression R squared; see `losses`."""
+        """The accuracy at each layer that ran, or R squared for a regression; see `losses` for the arguments."""
         groups = self._aligned(logits, targets, mask)
         return self._by_layer((group.names, accuracies_of(group, self.settings)) for group in groups)
 
@@ -275,7 +275,7 @@ class Branches(nn.Module):
         return align(by_layer, self._positions, targets, mask, self.settings, products, self._padding())
 
     def _model_logits(self, logits: Logits) -> Tensor | None:
-        """The model's own logits (B, C), where the objective needs them: those beside the branches', or the latest."""
+        """The model's own logits (B, C), if the objective needs them: from `logits`, or of the latest forward."""
         if not self.settings.needs_model:
             return None
         latest = None if self._capture is None else self._capture.forward.model_logits
@@ -285,14 +285,14 @@ class Branches(nn.Module):
         return values
 
     def _by_layer(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
-        """Values of layers that came together (K,), by layer and in the layers' order."""
+        """Values (K,) of groups of layers, as a dict by layer in the layers' order."""
         losses = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
         return {name: losses[name] for name in self.layers if name in losses}
 
     def _padding(self) -> dict[str, Tensor]:
         """The mask of the model's latest forward, by layer; validated on first use.
 
-        A user's `pool` function may return rows in any order, which that mask does not follow.
+        Empty with a user's `pool` function, which may return rows in another order than the mask's.
         """
         mask = None if self._capture is None else self._capture.forward.mask
         if mask is None or any(callable(reader.pool) for reader in self.readers.values()):
@@ -306,7 +306,7 @@ class Branches(nn.Module):
         """A criterion for a loop that has `criterion(output, target)`: the main loss plus the auxiliary loss.
 
         Without gradients, and after `strip`, it is `loss_fn` alone. `criterion.parts` has the losses of the latest call
-        by name. In distributed training the model alone goes into DDP: the criterion averages the branches' gradients.
+        by name. In distributed training wrap only the model in DDP: the criterion averages the branches' gradients.
 
         >>> import torch
         >>> from asymtrain import attach, models
@@ -320,16 +320,16 @@ class Branches(nn.Module):
         return Criterion(self, loss_fn)
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
-        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
+        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Can be called once.
 
-        Warns where something was left out: an optimizer that made steps has the weights of the branches still; no
-        optimizer given here has them; gradients reached them and no step changed them while the model's own changed;
-        the model was trained and no loss was asked for.
+        Warns if the training loop forgot something: an optimizer that made steps still has the branches' weights; no
+        optimizer given here has them; they got gradients and no step changed them, while the model's weights changed;
+        the model was trained and `loss` was never called.
         """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
-        # After a forward without backward FSDP2 leaves whole weights in the modules, which no optimizer has; before a
-        # state dict is made it puts the sharded ones back.
+        # After a forward without backward FSDP2 leaves unsharded weights in the modules, which no optimizer has. Making
+        # a state dict puts the sharded ones back.
         self.state_dict()
         weights = list(self.parameters())
         trainable = any(weight.requires_grad for weight in weights)
@@ -346,7 +346,7 @@ class Branches(nn.Module):
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the layers, and take them off any other. `attach` does this."""
         self.disconnect()
-        # Positions alone are masked, and only targets of tokens are shifted.
+        # The check of the shift compares targets with the model's tokens.
         self._capture = Capture(
             model,
             self.readers,
@@ -358,7 +358,7 @@ class Branches(nn.Module):
         after_step = self.schedule.after_step if isinstance(self.schedule, Following) else None
         self._steps = StepHook(model, list(self.parameters()), after_step)
         self._fuser = fuser_of({name: self.head(name) for name in self.layers}, self.readers, self.settings)
-        # Branches without a reference could not be stripped; their hooks are removed with them.
+        # Branches that are garbage-collected can no longer be stripped, so their hooks go with them.
         self._finalizer = weakref.finalize(self, _remove, self._capture, self._steps)
         self._finalizer.atexit = False
 
@@ -369,23 +369,23 @@ class Branches(nn.Module):
         self._capture = self._steps = self._fuser = self._finalizer = None
 
     def connected_to(self, model: nn.Module) -> bool:
-        """Whether these branches are on this very model."""
+        """Whether these branches are on this model (the same object)."""
         return self._capture is not None and self._capture.model() is model
 
     def all_logits(self) -> dict[str, Tensor]:
-        """Those of the latest forward, on any rank; the model's own too where the objective needs them."""
+        """The branches' logits of the latest forward, on any rank; also the model's own if the objective needs them."""
         logits = self(self._attached().rows(self.allow_skipped))
         if (own := self._model_logits(None)) is not None:
-            logits[MODEL_LOGITS] = own  # they go the same way, so that a later forward's are not taken for them
+            logits[MODEL_LOGITS] = own  # beside the branches', so that a later forward's are not mistaken for them
         return logits
 
     def take(self) -> dict[str, Tensor]:
         """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
         logits, capture = self.all_logits(), self._attached()
-        # A compiled graph then need not give the features out beside the logits.
+        # Then a compiled graph need not return the features beside the logits.
         capture.forward.forget_features("taken")
         if next(self.parameters(), None) is None:
-            capture.used = True  # a loss can be made of them elsewhere, which weights would show, if there were any
+            capture.used = True  # a loss may be computed elsewhere, and there are no weights whose change would show it
         return logits
 
     def forget(self) -> None:
@@ -418,7 +418,7 @@ class Branches(nn.Module):
         return {name: values for name, values in logits.items() if name != MODEL_LOGITS}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch's; a state of other branches is a `UsageError`."""
+        """Like torch's; raises a `UsageError` if the state does not fit these branches."""
         try:
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
@@ -446,13 +446,13 @@ class Branches(nn.Module):
             self.strip()
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a loop that failed has left out more than these say
+            warnings.simplefilter("ignore")  # a loop that failed is incomplete anyway
             self.strip()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "allow_skipped" and not isinstance(value, bool):
             raise UsageError(f"allow_skipped is True or False for all layers, got {value!r}")
-        # Names with an underscore are of tools that mark modules.
+        # Names with an underscore are allowed: tools mark modules with them.
         unknown = not name.startswith("_") and not hasattr(self, name)
         if self.__dict__.get("_built") and (unknown or name in _FIXED):
             raise UsageError(
@@ -462,12 +462,12 @@ class Branches(nn.Module):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has the weights and is on no model: the original's hooks belong to the original.
+        # A copy has the weights but no model: the hooks belong to the original.
         return {**self.__dict__, "_capture": None, "_steps": None, "_fuser": None, "_finalizer": None}
 
 
 class Exit(nn.Module):
-    """The head of one layer as a module of its own: from the layer's output to logits."""
+    """The head of one layer as a separate module, from the layer's output to logits."""
 
     def __init__(self, reader: Reader, head: nn.Module) -> None:
         super().__init__()
@@ -492,16 +492,16 @@ _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 
 
 def _key(layer: str) -> str:
-    """A layer's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
+    """A layer's name as a valid, unique submodule name: without dots, and different from every method's name."""
     key = layer.translate(_ESCAPES)
     return f"/{key}" if hasattr(_EMPTY, key) else key
 
 
-MODEL_LOGITS = ""  # the name, of no layer, under which `WithBranches` gives them where they are needed
+MODEL_LOGITS = ""  # the key, no layer's name, under which `WithBranches` returns the model's logits if needed
 NO_MODEL_LOGITS = (
     "objective='distill' also learns from the model's own logits, and its output holds none of shape (B, C) for these "
     "classes: attach to a classifier, or choose objective='softmax'"
 )
 _EMPTY = nn.ModuleDict()
 _MOST_NAMED = 6
-_FIXED = ("activation", "mask", "strength")  # options of attach that cannot be set later, since the hooks have them
+_FIXED = ("activation", "mask", "strength")  # options of attach that cannot be set later: the hooks already use them

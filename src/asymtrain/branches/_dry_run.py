@@ -1,9 +1,9 @@
-"""The dry run: the model is called on the sample, and on variations of it, and what is seen at the layers is noted.
+"""The dry run: calls the model on the sample and on variations of it, and records what the layers give.
 
-The first forward is on the sample itself. Where no layout is given, two more tell which axis of a layer's output is
-what: on other rows, and on half of the sample's length or of its height and width. Where a layer gives several tensors
-and nobody said which one to read, one forward with gradients tells whether the first of them has any. A call that fails
-tells nothing: a model may take inputs of one size only. None leaves a trace (`_forwards.py`).
+The first forward is on the sample itself. If a layer's layout is not given, two more show the meaning of its axes: on
+other rows, and on half of the sample's length or of its height and width. If a layer gives several tensors and no
+`output` was chosen, one forward with gradients shows whether the first of them has a gradient. A call that fails shows
+nothing: a model may take inputs of one size only. No call has side effects (`_forwards.py`).
 """
 
 import warnings
@@ -40,17 +40,17 @@ from asymtrain.branches._pooling import Reader
 
 
 class Recorder:
-    """Records in one forward what layers give, and what layers of torch tell about the axes of their tensors."""
+    """Records in one forward what layers give, and what torch's layers show about the axes of their tensors."""
 
     def __init__(self, selectors: Mapping[str, Selector | None]) -> None:
         self.selectors = selectors
         self.layers: dict[str, LayerEvidence] = {}
         self.neighbours = NeighbourEvidence()
-        self.latest: dict[int, tuple[Axis, Tensor]] = {}  # number of axes -> the last telling layer's tensor
+        self.latest: dict[int, tuple[Axis, Tensor]] = {}  # number of axes -> the last tensor with a known feature axis
 
     @contextmanager
     def hooked(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[None]:
-        """Hooks on for the time of the block."""
+        """Hooks on the model, for the duration of the `with` block."""
         with ExitStack() as hooks:
             for module in model.modules():
                 if feature_axis_of(module) is not None or isinstance(module, NORMS):
@@ -58,7 +58,7 @@ class Recorder:
                     hooks.callback(module.register_forward_hook(self._after_module).remove)
                 elif lets_through(module):
                     hooks.callback(module.register_forward_hook(self._after_elements).remove)
-            # After the layers' own hooks, so that a layer of torch that branches read is seen first.
+            # After the hooks above: if a layer of torch is itself a layer with branches, they must run first.
             for name, module in layers.items():
                 hooks.callback(module.register_forward_hook(partial(self._after_layer, name)).remove)
             yield
@@ -72,13 +72,13 @@ class Recorder:
 
     def _after_module(self, module: nn.Module, args: object, output: object) -> None:
         feature = first_feature(output)
-        # A table (B, C) is mostly the model's output, and classes are no features.
+        # A table (B, C) is usually the model's output, and classes are not features.
         axis = None if feature is None or feature.ndim < 3 else self._note(module, feature)
         if feature is not None and axis is not None:
             self.latest[feature.ndim] = (axis, feature)
 
     def _note(self, module: nn.Module, tensor: Tensor) -> Axis | None:
-        """The axis of the features that a layer takes or makes; None where it does not tell, or takes indices."""
+        """The feature axis of a tensor that a layer takes or gives; None if unknown, or if the tensor holds indices."""
         fits = tensor.ndim > 1 and tensor.is_floating_point() and not tensor.is_nested
         axis = feature_axis_in(module, tensor) if fits else None
         if axis is not None:
@@ -104,39 +104,39 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Observation:
-    """One call of the model: the sample, what was seen at the layers that ran, and the output."""
+    """One call of the model: the sample, what the layers that ran gave, and the output."""
 
     sample: object
     layers: dict[str, LayerEvidence]
     output: object
 
     def feature(self, layer: str) -> Tensor | None:
-        """What the layer gave, where it ran and gave a tensor whose axes have sizes."""
+        """The layer's feature; None if the layer did not run or gave no dense tensor."""
         feature = self.layers[layer].feature if layer in self.layers else None
         return feature if _is_dense(feature) else None
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The model, the layers and the parts of their outputs to look at: calls of it, on the sample and on variations."""
+    """The model, its layers, and which part of each layer's output to record, in calls on the sample or variations."""
 
     model: nn.Module
     layers: Mapping[str, nn.Module]
     selectors: Mapping[str, Selector | None]
 
     def observe(self, sample: object) -> Observation:
-        """Call the model; its state is the caller's to preserve."""
+        """Call the model; the caller preserves its state."""
         recorder = Recorder(self.selectors)
         with recorder.hooked(self.model, self.layers):
             output = call_model(self.model, sample)
         return Observation(sample, recorder.layers, output)
 
     def vary(self, sample: object, change: Callable[[Tensor], Tensor], size: int, less: int) -> Observation | None:
-        """Call the model on a changed sample; None where that fails. Of `size` indices of an axis `less` remain."""
+        """Call the model on a changed sample, in which an axis of `size` has `less` indices; None if that fails."""
         try:
             changed = _mapped(sample, change)
             for old, new in zip(tensors_in(sample), tensors_in(changed), strict=True):
-                # An index beyond the end is an error on a CPU, and on a GPU the end of the process's work there.
+                # An index out of range raises an error on a CPU; on a GPU it makes CUDA unusable for the process.
                 numbers = old is new and not old.is_floating_point() and old.device.type != "cpu"
                 if numbers and less <= int(old.max()) < size:
                     return None
@@ -150,10 +150,10 @@ class DryRun:
 def dry_run(
     run: DryRun, sample: object, settled: Collection[str], *, detach: bool = False
 ) -> tuple[dict[str, LayerEvidence], BatchEvidence, object]:
-    """Call the model on the sample; what was seen of the layers that ran, and of the batch, and the model's output.
+    """Call the model on the sample; returns evidence of the layers that ran and of the batch, and the model's output.
 
-    Where the layout of a layer is not `settled`, the model is also called on small variations of the sample. `detach`
-    says that no gradient is to go into the model.
+    If the layout of a layer is not `settled`, the model is also called on small variations of the sample. With
+    `detach` no gradient will go into the model.
     """
     inputs = checked_inputs(sample)
     model, layers, selectors = run.model, run.layers, run.selectors
@@ -179,18 +179,18 @@ def dry_run(
 
 
 def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) -> BatchEvidence:
-    """Note which axes follow the rows and the size of the sample; the batch's evidence with what that tells of it."""
+    """Note which axes follow the sample's rows and which its size; returns the evidence of the batch, updated."""
     inputs = [tensor for tensor in tensors_in(full.sample) if tensor.ndim > 0]
     if not inputs:
         return batch
     size = inputs[0].size(0)
-    # Another number of rows in another order, cheap to compute; never one, which some models squeeze away.
+    # Fewer rows (of a sample with at most two: more) in another order; never one row, which some models squeeze away.
     rows = {1: [0, 0], 2: [1, 0, 1]}.get(size, [size - 1, 0])
     fewer = run.vary(full.sample, partial(_pick, 0, size, rows), size, len(rows))
     base = fewer or full
     smaller, positions = _observe_smaller(run, base)
     rows_follow = fewer is not None and _outputs_follow(full.output, fewer.output, size, rows)
-    # A model that treats every token alone has two axes that look like a batch.
+    # In a model that treats every token alone two axes look like a batch.
     tokens_follow = (
         smaller is not None and bool(positions) and _outputs_follow(base.output, smaller.output, None, positions)
     )
@@ -204,7 +204,7 @@ def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) ->
         if row_axis is not None and half_axis is None:
             layer.batch_axis = row_axis
         elif row_axis is None and half_axis is not None and batch.batch_first == {False}:
-            # The sample is (T, B, ...), as sequence layers are by default; what was varied first is the time.
+            # The sample is (T, B, ...), the default of sequence layers: the first variation changed the time axis.
             layer.batch_axis, layer.resized = half_axis, _changed(feature, part)
         layer.resized -= {layer.batch_axis}
         if rows_follow and not tokens_follow and part is not None:
@@ -214,9 +214,9 @@ def _observe_variations(run: DryRun, full: Observation, batch: BatchEvidence) ->
 
 
 def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None, list[int]]:
-    """A call on a quarter of every image, else on half of the second axis, else of the third; positions of the second.
+    """A call on a quarter of every image, else on half of the second axis, else of the third.
 
-    Positions are taken in reverse: so it shows whether a token's layer or its neighbours matter.
+    Also returns the positions kept on the second axis. They are reversed, to show whether a token's neighbours matter.
     """
     inputs = [tensor for tensor in tensors_in(base.sample) if not tensor.is_nested]
     images = [tensor for tensor in inputs if tensor.ndim >= 4]
@@ -240,10 +240,10 @@ def _observe_smaller(run: DryRun, base: Observation) -> tuple[Observation | None
 def masked_layers(
     run: DryRun, shapes: Mapping[str, torch.Size], sample: Mapping[str, object], name: str
 ) -> dict[str, bool | None]:
-    """Of each layer, whether its positions are those that the argument `name` masks; None where nothing shows it.
+    """For each layer, whether its positions are those that the argument `name` masks; None if no call shows it.
 
-    The mask gets one position less, and so do as few of the inputs of its shape as the model can then be called with. A
-    layer has these positions if its own shape changes.
+    The mask is shortened by one position, and so are as few inputs of its shape as the model then accepts. A layer has
+    these positions if its own shape changes.
     """
     mask = sample.get(name)
     if not isinstance(mask, Tensor) or mask.is_nested or mask.ndim != 2:
@@ -251,7 +251,7 @@ def masked_layers(
     tensors = {id(tensor): tensor for tensor in tensors_in(sample) if not tensor.is_nested}.values()
     inputs = [tensor for tensor in tensors if tensor is not mask and tensor.shape[:2] == mask.shape]
     length = mask.shape[1]
-    # One position alone would be broadcast to any other length; and there is a call for each set of inputs.
+    # A single position would broadcast to any length. Many inputs would need many calls, one for each subset.
     if length < 3 or len(inputs) > 5:
         return dict.fromkeys(shapes)
     shorter = mask[:, 1:].clone()
@@ -280,7 +280,7 @@ def masked_layers(
 def blind_layer(
     run: DryRun, evidence: Mapping[str, LayerEvidence], sample: object, readers: Mapping[str, Reader]
 ) -> str | None:
-    """The first layer of a class token that sees no other, while the last token sees it: one of a causal model."""
+    """The first layer whose class token sees no other token while the last token sees it, as in a causal model."""
     axes = {
         name: next(axis for axis, letter in enumerate(reader.layout) if letter not in "BCD")
         for name, reader in readers.items()
@@ -311,14 +311,14 @@ def blind_layer(
 def _note_gradients(
     model: nn.Module, layers: Mapping[str, nn.Module], sample: object, evidence_by_layer: Mapping[str, LayerEvidence]
 ) -> None:
-    """Note where the first of several tensors has no gradient, and others have; a failure tells nothing.
+    """Note layers whose first tensor has no gradient while others have one; a failed call shows nothing.
 
-    Where all are frozen, none has any.
+    In a frozen model no tensor has one.
     """
 
     def look(name: str, layer: nn.Module, args: object, output: object) -> None:
         first, evidence = first_feature(output), evidence_by_layer[name]
-        evidence.passed_by = None  # of several calls the last counts
+        evidence.passed_by = None  # the last of several calls counts
         floats = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         if first is not None and not first.requires_grad and any(tensor.requires_grad for tensor in floats):
             by_name = {part: first_feature(value) for part, value in named_parts(output).items()}
@@ -331,12 +331,12 @@ def _note_gradients(
             warnings.simplefilter("ignore")
             for name, module in layers.items():
                 hooks.callback(module.register_forward_hook(partial(look, name)).remove)
-            # What a backward would need is not kept: there is none.
+            # There will be no backward, so nothing is saved for it.
             hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: torch.empty(0)))
             call_model(model, sample)
-    except Exception:  # as where a model changes a weight in its forward
+    except Exception:  # for example a model that changes a weight in its forward
         pass
-    forget_forwards(model)  # those of branches that are there already, which must not take this one for the loop's
+    forget_forwards(model)  # branches that are already attached must not take this forward for the loop's
 
 
 def _is_dense(feature: Tensor | None) -> bool:
@@ -366,14 +366,14 @@ def _pick(axis: int, size: int, indices: list[int], tensor: Tensor) -> Tensor:
 
 
 def _changed(first: Tensor | None, second: Tensor | None) -> frozenset[int]:
-    """The axes of which the sizes differ."""
+    """The axes whose sizes differ."""
     if first is None or second is None or first.ndim != second.ndim:
         return frozenset()
     return frozenset(axis for axis in range(first.ndim) if first.shape[axis] != second.shape[axis])
 
 
 def _following(full: Tensor | None, part: Tensor | None, size: int | None, indices: list[int]) -> int | None:
-    """The axis of which `part` has the kept indices, and all else of `full`."""
+    """The axis along which `part` is `full` at the kept indices."""
     changed = _changed(full, part)
     if len(changed) != 1 or full is None or part is None:
         return None
@@ -384,14 +384,14 @@ def _following(full: Tensor | None, part: Tensor | None, size: int | None, indic
 
 
 def _outputs_follow(full: object, part: object, size: int | None, indices: list[int]) -> bool:
-    """Whether the first tensor of the model's output that changes its shape has the kept indices on an axis."""
+    """Whether the first output tensor whose shape changes is the full one at the kept indices of an axis."""
     pairs = zip(filter(_is_dense, tensors_in(full)), filter(_is_dense, tensors_in(part)), strict=False)
     first = next(((one, other) for one, other in pairs if one.shape != other.shape), None)
     return first is not None and _following(*first, size, indices) is not None
 
 
 def _close(first: Tensor, second: Tensor) -> bool:
-    """Equal but for rounding, which differs between sizes of a batch and is coarse in half precision and in TF32."""
+    """Equal up to rounding, which depends on the batch size and is coarse in half precision and in TF32."""
     if not first.is_floating_point():
         return torch.equal(first, second)
     tolerance = max(torch.finfo(first.dtype).eps, 1e-5) ** 0.5

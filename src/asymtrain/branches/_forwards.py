@@ -1,4 +1,4 @@
-"""Calls of a model that leave no trace: what they change in it is put back."""
+"""Calls of a model without side effects: whatever they change in it is restored."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from asymtrain.streams import random_state_kept
 def call_model(model: Callable[..., object], sample: object) -> object:
     """The output of a model, or of a function of its arguments.
 
-    A tuple is positional arguments, a dict keyword arguments, all else one argument.
+    A tuple is unpacked as positional arguments, a dict as keyword arguments; anything else is one argument.
     """
     if type(sample) is tuple:
         return model(*sample)
@@ -25,7 +25,7 @@ def call_model(model: Callable[..., object], sample: object) -> object:
 
 
 def checked_inputs(sample: object) -> list[Tensor]:
-    """The tensors of a sample that a model can be called on."""
+    """The tensors of a sample; raises a `UsageError` if no model can be called on it."""
     try:
         inputs = list(tensors_in(sample))
     except RecursionError:
@@ -41,7 +41,7 @@ def checked_inputs(sample: object) -> list[Tensor]:
 
 @contextmanager
 def plain_errors(sample: object) -> Iterator[None]:
-    """A `UsageError` where the model cannot be called on the sample."""
+    """Raise a `UsageError` if the model cannot be called on the sample."""
     try:
         yield
     except Exception as error:
@@ -56,7 +56,7 @@ def plain_errors(sample: object) -> Iterator[None]:
 
 @contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; flags, buffers and random states are put back."""
+    """Eval mode without gradients; flags, buffers and random states are restored afterwards."""
     training = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -70,11 +70,11 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
             if device.type not in ("cpu", "cuda", "meta"):
                 stack.enter_context(torch.random.fork_rng([device.index or 0], device_type=device.type))
         stack.enter_context(torch.no_grad())
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled; loading it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.eval()
         for _, name, buffer, _ in buffers:
-            # Quantisation-aware modules measure their ranges in eval mode too, and round by them: two calls differ.
+            # Quantisation-aware modules also measure ranges in eval mode and round by them, so two calls would differ.
             if name in ("observer_enabled", "fake_quant_enabled"):
                 buffer.zero_()
         try:
@@ -89,14 +89,14 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
                 if _equal(buffer, content):
                     continue
                 if not buffer.is_nested and buffer.shape != content.shape:
-                    buffer.data = content  # observers resize theirs
+                    buffer.data = content  # quantisation observers resize their buffers
                 else:
                     buffer.copy_(content)
 
 
 @contextmanager
 def preserve_attributes(model: nn.Module) -> Iterator[None]:
-    """Put back what modules assign to themselves: a varied input must not stay behind in a cache."""
+    """Restore the attributes of modules: a varied input must not stay in a cache."""
     before = [(vars(module), dict(vars(module))) for module in model.modules()]
     try:
         yield
@@ -109,7 +109,7 @@ def preserve_attributes(model: nn.Module) -> Iterator[None]:
 def _has_nan(tensor: Tensor) -> bool:
     try:
         return bool((tensor.values() if tensor.is_nested else tensor).isnan().any())
-    except RuntimeError:  # of a layout or type in which torch cannot ask; the model may take it
+    except RuntimeError:  # torch cannot test this layout or type for NaN, but the model may take it
         return False
 
 

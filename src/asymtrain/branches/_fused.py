@@ -1,14 +1,14 @@
-"""The loss of linear branches on rows, means or class tokens in one node of autograd.
+"""The loss of linear branches on rows, means or class tokens in one autograd node.
 
-A step of a small model is bound by the calls that it makes, not by their arithmetic. Here many layers of one width
-share products, all layers share one loss, and its gradient by the logits is computed beside it, without a graph:
+Call overhead dominates the step of a small model, not arithmetic. Here many layers of one width share matrix products,
+all layers share one loss, and the loss's gradient by the logits is computed with it, without a graph:
 
     features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
-    backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
+    backward    scale that gradient; from it the gradients of weights and rows; a mean's gradient is an expanded view
 
-A `Fuser` makes and keeps what follows from shapes and settings alone, a `FusionPlan` for each kind of batch. Where a
-plan has `launches`, the kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to
-rounding, which second derivatives still take.
+A `Fuser` makes and keeps a `FusionPlan` for each kind of batch: what follows from shapes and settings alone. If a plan
+has `launches`, the kernels of `_kernels.py` do all of this. The numbers equal those of the general path up to
+rounding. Second derivatives still take the general path.
 Axis letters: B batch, C classes, D width, K layers.
 """
 
@@ -31,32 +31,32 @@ from asymtrain.objectives import Objective, kept_rows
 if TYPE_CHECKING:
     from asymtrain.branches._kernels import Launches
 
-# Two products cost as many calls as what brings their operands together.
+# Two separate products cost no more calls than stacking their operands.
 _SHARED_FROM = 3
-# Kinds of batches in one training, of which there are two or three. Others take the general way: no plan is dropped
-# for them, since captured CUDA graphs read its tensors.
+# Kinds of batches in one training; usual are two or three. More take the general path: an old plan is never dropped,
+# since captured CUDA graphs read its tensors.
 _MOST_PLANS = 64
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
-# Classes of a softmax, beyond which the few programs that go along whole rows keep the GPU waiting. On an H200, 128
-# rows at four layers: loss and gradients took our kernels 0.22 ms and torch's 0.18 at 1,000 classes, 0.86 and 0.34 at
-# 4,096. By the clock ours were ahead up to 8,192, since a step so small is bound by its launches; that of a larger
-# model is not.
+# Above so many classes of a softmax, too few programs (each takes whole rows) leave the GPU idle. On an H200, with 128
+# rows at four layers, loss and gradients took our kernels 0.22 ms and torch's 0.18 ms at 1,000 classes, 0.86 and 0.34
+# at 4,096. In wall time ours were faster up to 8,192, since launches bound such a small step; they do not bound that
+# of a larger model.
 _MOST_CLASSES = 1 << 11
-# Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
+# Up to so many multiplications a step is bound by its calls; cuBLAS is faster at larger products.
 _MOST_MULTIPLIED = 1 << 30
 _UNKNOWN: Any = object()
 
 
 class LayerGroup(NamedTuple):
-    """Layers whose features have one shape: one product, or that of a single layer."""
+    """Layers that share one product because their features have one shape; or a single layer."""
 
     layers: tuple[int, ...]
     shape: tuple[int, ...]  # of a feature
     dtype: torch.dtype
-    axes: tuple[int, ...]  # over which the features are averaged
-    positions: int  # how many these are
-    spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all layers together
+    axes: tuple[int, ...]  # the features are averaged over these
+    positions: int  # the number of positions on these axes
+    spread: tuple[int, ...]  # the shape in which rows broadcast to the features of all layers together
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class FusionPlan:
     groups: tuple[LayerGroup, ...]
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the layers, group by group: the order of the logits
-    shares: Tensor  # of the layers in the sum, in that order
-    even: float | None  # that of each layer, where all have one
-    closed_form: bool  # whether the objective is the sigmoid of class indices
+    shares: Tensor  # the weight of each layer in the sum, in that order
+    even: float | None  # the weight of each layer, if all are equal
+    closed_form: bool  # whether the objective is the sigmoid loss of class indices
     objective: Objective
-    launches: "Launches | None"  # kernels of our own, where there are some for such features
+    launches: "Launches | None"  # our own kernels, if they support such features
 
 
 def fuser_of(heads: Mapping[str, Head], readers: Mapping[str, Reader], settings: Settings) -> "Fuser | None":
-    """The fuser of these branches; None where not all are linear maps of rows to several classes, one live each."""
+    """The fuser of these branches; None unless all map rows linearly to several classes, one live branch per layer."""
     linear = {name: head for name, head in heads.items() if isinstance(head, LinearHead)}
     if len(linear) < len(heads) or settings.activation != "last" or not isinstance(settings.objective, Objective):
         return None
@@ -87,27 +87,27 @@ def fuser_of(heads: Mapping[str, Head], readers: Mapping[str, Reader], settings:
 
 
 class Fuser:
-    """Makes the fused loss of a set of branches, and keeps its plans by the shapes and types that it meets."""
+    """Makes the fused loss of a set of branches, and keeps a plan for each combination of shapes and types."""
 
     def __init__(self, heads: Mapping[str, LinearHead], pooled: Mapping[str, Pooled], settings: Settings) -> None:
         self.heads, self.pooled, self.settings = heads, pooled, settings
         self.plans: dict[object, FusionPlan | None] = {}
 
     def loss(self, sources: Mapping[str, Tensor], targets: Tensor) -> Tensor | None:
-        """The weighted sum of the losses of layers with these features; None where it is made in the general way.
+        """The weighted sum of the losses of layers with these features; None if it needs the general path.
 
-        A feature of two axes is rows. The node gives targets no gradient.
+        A feature of two axes is already rows. The targets get no gradient.
         """
-        # By the modules' dictionaries: an attribute of a module is a call, and calls dominate for small models.
+        # From the modules' dictionaries: a module's attribute costs a call, and calls dominate for small models.
         own = [self.heads[name]._parameters for name in sources]
         weights = [parameters.get("live") for parameters in own]
         biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
-        # Class tokens by autograd, layer by layer: the backward pass frees each gradient before it makes the next.
+        # Autograd selects class tokens layer by layer: its backward frees each gradient before it makes the next.
         features = [
             feature if (token := self.pooled[name].token) is None or feature.ndim == 2 else feature.select(token, 0)
             for name, feature in sources.items()
         ]
-        # All that checks and products depend on, but for the values of targets
+        # Everything that checks and products depend on, except the values of targets
         signature = (
             tuple(sources),
             (len(biases), product_precision(features)),
@@ -122,7 +122,7 @@ class Fuser:
             plan = self.plans[signature] = self._plan(list(sources), features, weights, biases, targets)
         if plan is None:
             return None
-        # Values on a GPU are not looked at: that would stall every step. The kernels make the loss NaN.
+        # Targets on a GPU are not checked: that would stall every step. The kernels make the loss NaN instead.
         whole = targets.is_cpu and _all_classes(targets, plan.shape[2], plan.objective.ignore_index)
         if targets.is_cpu and not whole:
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets)
@@ -140,10 +140,10 @@ class Fuser:
         biases: Sequence[Tensor],
         targets: Tensor,
     ) -> FusionPlan | None:
-        """How the loss of features like these is made in one node; None where that cannot be, or is refused later."""
+        """The plan for features like these; None if one node cannot do it, or if the general path will refuse them."""
         settings, heads = self.settings, [self.heads[name] for name in names]
         weights = [weight for weight in all_weights if weight is not None]
-        # Rows that were read already need no pooling.
+        # Features that are already rows need no pooling.
         pooled = [
             self.pooled[name] if feature.ndim > 2 and self.pooled[name].token is None else Pooled()
             for name, feature in zip(names, features, strict=True)
@@ -151,7 +151,7 @@ class Fuser:
         for name, head, feature, kind in zip(names, heads, features, pooled, strict=True):
             head.check_feature(name, feature, feature.shape[kind.width])
         batches = {feature.shape[kind.batch] for feature, kind in zip(features, pooled, strict=True)}
-        # Weights that are no parameters are computed from others (torch.nn.utils.parametrize).
+        # Weights that are not parameters are computed from others (torch.nn.utils.parametrize).
         own_alone = len(weights) == len(heads) and len(biases) == sum(head.bias is not None for head in heads)
         if len(batches) != 1 or not own_alone or not _plain(features, weights, biases):
             return None
@@ -178,7 +178,7 @@ class Fuser:
             groups=groups,
             sizes=[len(group.layers) for group in groups],
             order=order,
-            # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
+            # A tensor made in advance: a captured CUDA graph allows no copy from the host.
             shares=weights[0].new_tensor([shares[layer] for layer in order]),
             even=shares[0] if len(set(shares)) == 1 else None,
             closed_form=closed_form,
@@ -192,8 +192,8 @@ def _mean_over_classes(objective: Objective) -> bool:
 
 
 def _plain(features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
-    """Whether these are ordinary tensors, whose types are those of one product."""
-    # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
+    """Whether these are ordinary tensors, with types that one product can take."""
+    # Subclasses of Tensor (sharded, quantised) support torch's operations, but not access to their memory.
     ordinary = all(type(feature) is Tensor for feature in features)
     ordinary &= all(type(each) is nn.Parameter for each in (*weights, *biases))
     alike = len({(each.dtype, each.device) for each in (*weights, *biases)}) == 1
@@ -217,14 +217,14 @@ def _groups(features: Sequence[Tensor], pooled: Sequence[Pooled]) -> list[LayerG
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether kernels of our own can be compiled for a device, now: not inside of a CUDA graph's capture."""
+    """Whether our own kernels can be compiled for a device now, which is not the case inside a CUDA graph capture."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
     return not torch.cuda.is_current_stream_capturing()
 
 
 def product_precision(features: Sequence[Tensor]) -> str | None:
-    """torch's current precision of float32 products on the GPU, which a user may change at any time."""
+    """torch's current float32 matmul precision on the GPU, which a user may change at any time."""
     return torch._C._get_fp32_precision_getter("cuda", "matmul") if features and features[0].is_cuda else None
 
 
@@ -238,7 +238,7 @@ def _launches(
     ignore_index: int,
     softmax: bool,
 ) -> "Launches | None":
-    """The kernels for features, weights and biases like these; None where there are none or they cannot be compiled."""
+    """The kernels for features, weights and biases like these; None if unsupported or if they cannot be compiled."""
     layers = [memory_layout(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
     present = [layer for layer in layers if layer is not None]
     dtypes, device = [feature.dtype for feature in features], weights[0].device
@@ -256,13 +256,13 @@ def _launches(
         launches: Launches = kernels.Launches(
             present, dtypes, batch, classes, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
         )
-    except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
+    except Exception:  # no C compiler, an old GPU, no space for the cache: torch's operations do it
         return None
     return launches
 
 
 class _LaunchedLoss(torch.autograd.Function):
-    """By kernels of our own."""
+    """The fused loss by our own kernels."""
 
     @staticmethod
     def forward(ctx: Any, plan: FusionPlan, stream: int, targets: Tensor, *tensors: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class _LaunchedLoss(torch.autograd.Function):
 
 
 class _FusedLoss(torch.autograd.Function):
-    """By torch's operations."""
+    """The fused loss by torch's operations."""
 
     @staticmethod
     def forward(ctx: Any, plan: FusionPlan, whole: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
@@ -296,7 +296,7 @@ class _FusedLoss(torch.autograd.Function):
         with torch._C._DisableAutocast():
             logits = weights[0].new_empty(plan.shape)
             rows: list[Tensor] = []
-            stacks: list[Tensor | None] = []  # None where the weight is among the inputs
+            stacks: list[Tensor | None] = []  # None for a single layer, whose weight is an input
             for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
                 of_layers = [_row(features[layer], group.axes, logits.dtype) for layer in group.layers]
                 stack = None
@@ -353,7 +353,7 @@ class _FusedLoss(torch.autograd.Function):
         return None, None, None, *answer
 
 
-# Torch's own without its look at functorch, which costs as much as the rest of the call.
+# torch's `apply` without its check for functorch, which costs as much as the rest of the call.
 _apply_launched: Callable[..., Tensor] = super(torch.autograd.Function, _LaunchedLoss).apply
 _apply_fused: Callable[..., Tensor] = super(torch.autograd.Function, _FusedLoss).apply
 
@@ -361,10 +361,10 @@ _apply_fused: Callable[..., Tensor] = super(torch.autograd.Function, _FusedLoss)
 def _general_gradients(
     plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor], upstream: Tensor
 ) -> list[Tensor | None]:
-    """Gradients by operations that autograd knows, where theirs are wanted or `upstream` stands for several."""
+    """Gradients by autograd's operations, for second derivatives or if `upstream` is a batch of gradients."""
     again = torch.is_grad_enabled()
     with torch.enable_grad(), torch._C._DisableAutocast():
-        # By views: of two layers one may feed the other, and each must have its own part alone.
+        # Views: one layer may feed another, and each must get only its own part of the gradient.
         views = [tensor.view_as(tensor) for tensor in tensors]
         trainable = [view for view in views if view.requires_grad]
         loss = _general_loss(plan, targets, views)
@@ -373,18 +373,18 @@ def _general_gradients(
 
 
 def _kinds(tensors: Sequence[Tensor], count: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    """Features, weights and biases of so many layers."""
+    """Features, weights and biases of `count` layers."""
     return tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
 
 
 def _is_batched(gradient: Tensor) -> bool:
-    """Whether it stands for several, which no kernel can read (`torch.vmap`, `is_grads_batched`, and so TorchJD)."""
+    """Whether it is a batch of gradients (`torch.vmap`, `is_grads_batched`, so TorchJD too): no kernel can read it."""
     functorch = torch._C._functorch
     return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 
 
 def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    """Logits of each group, (k, B, C) of several layers and (B, C) of one."""
+    """The logits of each group: (k, B, C) for several layers, (B, C) for one."""
     if len(sizes) == len(logits):
         return logits.unbind()
     if len(sizes) == 1:
@@ -393,19 +393,19 @@ def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
 
 
 def _row(feature: Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Rows (B, D) in the weights' type."""
+    """The rows (B, D) of a feature, in the weights' type."""
     return feature.mean(axes, dtype=dtype) if axes else feature.to(dtype)
 
 
 def _spread(rows: Tensor, group: LayerGroup) -> Tensor:
-    """The gradient by features, of that by their rows: (B, D), or (k, B, D) of several layers."""
+    """The gradient by features from the gradient by rows: (B, D), or (k, B, D) for several layers."""
     rows = rows.to(group.dtype)
     more = group.spread[: len(group.spread) - len(group.shape)]  # the axis of several layers
     return rows.view(group.spread).expand(*more, *group.shape) if group.axes else rows
 
 
 def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """The same loss as operations that autograd knows, for derivatives of its gradient."""
+    """The same loss by autograd's operations, for derivatives of its gradient."""
     count = plan.shape[0]
     total = torch.zeros((), device=targets.device)
     all_axes = [group.axes for group in plan.groups for _ in group.layers]
@@ -418,7 +418,7 @@ def _general_loss(plan: FusionPlan, targets: Tensor, tensors: Sequence[Tensor]) 
 
 
 def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
-    """Whether these are surely indices of classes, none ignored: one call, where the check with its message is many."""
+    """Whether these are class indices, none ignored. One call, while `Objective.check`, which explains, takes many."""
     if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets) or 0 <= ignore_index < classes:
         return False
     low, high = targets.aminmax()
@@ -426,7 +426,7 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
 
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole: bool) -> tuple[Tensor, Tensor]:
-    """The sum over layers of the objective, and its gradient by logits (K, B, C); `whole`: see `_all_classes`."""
+    """The weighted sum of the layers' losses, and its gradient by logits (K, B, C); `whole`: see `_all_classes`."""
     if plan.closed_form:
         return _sigmoid_and_gradient(logits, targets, plan, whole)
     leaf = logits.requires_grad_()
@@ -441,17 +441,17 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole:
 def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: FusionPlan, whole: bool) -> tuple[Tensor, Tensor]:
     """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
 
-    c is the share of an element in the mean over the rows that count; where none does, the loss is 0.
+    c is the share of an element in the mean over the rows that count; if no row counts, the loss is 0.
     """
     _, batch, classes = plan.shape
     each = classes if _mean_over_classes(plan.objective) else 1
-    even = 1.0 if plan.even is None else plan.even  # into the scalars that are there already
+    even = 1.0 if plan.even is None else plan.even  # folded into an existing factor
     share: Any = even / (batch * each)
     if not whole:
         keep = targets != plan.objective.ignore_index
         share = (keep.to(logits.dtype) / (keep.sum().clamp_(min=1) * (each / even if even else math.inf))).unsqueeze(1)
         targets = targets * keep
-    # Not an addition in place of the index, which is not deterministic on a GPU.
+    # Not index_add_ or the like, which is not deterministic on a GPU.
     signs = logits.new_ones(batch, classes).scatter_(1, targets.unsqueeze(1), -1.0)
     signed = logits.mul_(signs)
     losses = F.softplus(signed, threshold=40)  # exact in float64 too; torch's own threshold is 20

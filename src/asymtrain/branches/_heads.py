@@ -1,11 +1,11 @@
-"""The branches of one layer: how they begin, which of them is live, and their logits.
+"""The branches of one layer: their initial weights, which of them is live, and their logits.
 
-    LinearHead    N linear maps, the paper's
+    LinearHead    N linear maps, as in the paper
     ModuleHead    N modules of any kind, built by name or by a function
-    TiedHead      modules of the model itself, or of another place; no weights of its own
+    TiedHead      modules of the model itself, or of another layer's head; no weights of its own
 
-A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as many classes in the place of D; one that
-pools by itself, such as the tower, gives rows of classes (B, C).
+A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives the same with C classes instead of D; a head
+that pools, such as the tower, gives (B, C).
 Axis letters: B batch, N branches at a layer, C classes, D width of a layer, K layers.
 """
 
@@ -34,16 +34,16 @@ HeadBuilder = Callable[[int, int], nn.Module]
 
 @dataclass(frozen=True)
 class Prior:
-    """The logits of the classes' shares in labels; without labels, of equal shares. Made by `prior`."""
+    """Asks for a bias that gives the class shares in labels; without labels, equal shares. Made by `prior`."""
 
     labels: Tensor | None = None
 
 
 def prior(labels: Tensor | None = None) -> Prior:
-    """A bias that begins at the shares of the classes in `labels`, those of the training set.
+    """A bias that starts at the class shares in `labels`, the labels of the training set.
 
-    Labels are class indices, or as floats one value for each class (N, C). A head without bias first has to learn that
-    most classes are absent.
+    Labels are class indices, or floats with one value for each class (N, C). A head without bias first has to learn
+    that most classes are absent.
 
     >>> import torch
     >>> from asymtrain import attach, models
@@ -56,9 +56,9 @@ def prior(labels: Tensor | None = None) -> Prior:
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear head, orthogonal at first; without a bias, as the paper's, unless its first values are given.
+    """A linear head with orthogonal initial weights; without a bias, as in the paper, unless `bias` is given.
 
-    `bias` is one value for each class (C,), `prior(labels)`, or in short `"prior"` for classes of equal shares.
+    `bias` is one initial value for each class (C,), `prior(labels)`, or `"prior"` for equal class shares.
     """
 
     bias: Tensor | Prior | Literal["prior"] | None = None
@@ -71,8 +71,8 @@ HeadKind = HeadName | Linear | HeadBuilder | nn.Module
 class Parallel:
     """`redundancy` heads side by side at each layer, as in the paper: `head=Parallel(20)`.
 
-    The `last` of them gives a loss and is trained, or `all`: then a layer's loss is the `reduction` of theirs. The last
-    head starts the same for every redundancy.
+    `activation` says which of them are trained: the `last`, or `all`; then a layer's loss is the `reduction` of their
+    losses. The last head starts the same for every redundancy.
     """
 
     redundancy: int
@@ -88,17 +88,17 @@ class Parallel:
 
 
 def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: int) -> list[Tensor]:
-    """Initial weights: for each width D a float32 CPU tensor (N, C, D), each branch orthogonal.
+    """Initial weights: for each width D a float32 CPU tensor (N, C, D) with orthogonal branches.
 
-    A branch is keyed by its layer and its distance from the last branch, so the last one is the same for every
-    redundancy. The global random state is not touched, and the draw is on the CPU whatever device the model is on.
+    The random stream of a branch depends on its layer and its distance from the last branch, so the last one is the
+    same for every redundancy. The global random state is not used, and the draw is always on the CPU.
     """
     weights = []
     for layer, width in enumerate(widths):
-        # Named, since torch's default device and type are the user's to change.
+        # Explicit, since users may change torch's default device and dtype.
         weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
         for index, weight_CD in enumerate(weights_NCD):
-            # The words of the stream's name never change: stored runs began with what it draws.
+            # Never change the stream's name: stored runs started from what it draws.
             stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {layer}")
             nn.init.orthogonal_(weight_CD, generator=stream)
         weights.append(weights_NCD)
@@ -106,7 +106,7 @@ def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: in
 
 
 class Head(nn.Module):
-    """What the heads share: how many branches there are, and which are live."""
+    """Base class of the heads: the number of branches, and which are live."""
 
     def __init__(self, width: int, redundancy: int, activation: Activation, positions: int) -> None:
         super().__init__()
@@ -114,18 +114,18 @@ class Head(nn.Module):
         self.redundancy = redundancy
         self.activation: Activation = activation
         self.positions = positions
-        self.pools = False  # whether it gives one row of logits a sample from any feature
+        self.pools = False  # whether it gives one row of logits per sample whatever the feature
 
     @abstractmethod
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle, without biases."""
 
     def device(self) -> torch.device | None:
-        """Where the weights are; None for a head without any."""
+        """The device of the weights; None for a head without weights."""
         return next((value.device for value in self.parameters()), None)
 
     def check_feature(self, layer: str, feature: Tensor, width: int) -> None:
-        """Raise a `UsageError` where a layer's feature is not like that of the sample."""
+        """Raise a `UsageError` if a layer's feature is not like the one in the dry run."""
         device = self.device()
         if device is not None and feature.device != device:
             raise UsageError(
@@ -140,7 +140,7 @@ class Head(nn.Module):
 
     @abstractmethod
     def as_module(self) -> nn.Module:
-        """The last branch as a module of torch, from what the head reads to logits."""
+        """The last branch as a module of torch, with the head's input and output."""
 
 
 class LinearHead(Head):
@@ -198,9 +198,9 @@ class LinearHead(Head):
         return layer
 
     def forward(self, feature: Tensor) -> Tensor:
-        """Logits of the live branch; where all are live, with a leading axis N."""
+        """Logits of the live branch; with a leading axis N if all are live."""
         weight, bias = self.live, self.bias
-        # One product for all branches that are live.
+        # One product for all live branches.
         flat, added = weight.flatten(0, -2), None if bias is None else bias.flatten()
         with without_autocast(weight):
             feature = feature.to(weight.dtype)
@@ -212,7 +212,7 @@ class LinearHead(Head):
 
 
 def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor]) -> Tensor:
-    """Logits (K, B, C) or (K, N, B, C) of several layers of one width, one dtype and one batch by one product."""
+    """Logits (K, B, C) or (K, N, B, C) of several layers by one product; they share width, dtype and batch size."""
     weight = torch.stack([head.live for head in heads])  # (K, C, D) or (K, N, C, D)
     biases: list[Tensor] = [head.bias for head in heads if head.bias is not None]
     with without_autocast(weight):
@@ -228,9 +228,9 @@ def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor]) -> Tenso
 
 
 def without_autocast(weight: Tensor) -> AbstractContextManager[object]:
-    """In the weights' own precision, so that the loss is the same inside and outside autocast."""
+    """A context in the weights' own precision, so that the loss is the same inside and outside autocast."""
     device = weight.device.type
-    # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
+    # torch 2.11 cannot trace is_autocast_available; all devices of compiled code have autocast.
     if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
@@ -259,7 +259,7 @@ class ModuleHead(Head):
     def forward(self, feature: Tensor) -> Tensor:
         """Logits as in `LinearHead`."""
         first = next(self.parameters(), None)
-        # Under autocast the module's own layers choose, as they would in the model.
+        # Under autocast the module's layers choose their precision, as they would in the model.
         if first is not None and not torch.is_autocast_enabled(first.device.type):
             feature = feature.to(first.dtype)
         if self.activation == "last":
@@ -268,11 +268,11 @@ class ModuleHead(Head):
 
 
 class TiedHead(Head):
-    """Modules that belong to the model, called one after the other. They stay the model's: no state of their own."""
+    """Modules that belong to the model, called one after the other. The head adds no state of its own."""
 
     def __init__(self, parts: Sequence[nn.Module], width: int, positions: int) -> None:
         super().__init__(width, 1, "last", positions)
-        self.parts = tuple(parts)  # a tuple is no submodule
+        self.parts = tuple(parts)  # in a tuple they are no submodules
 
     def num_weights(self) -> int:
         return 0
@@ -288,7 +288,7 @@ class TiedHead(Head):
 
 
 def check_weight_count(widths: Sequence[int], outputs: int, redundancy: int) -> None:
-    """Refuse linear branches on layers of these widths that no memory holds."""
+    """Refuse linear branches with more weights than fit into any memory."""
     if outputs * redundancy * sum(widths) > _MOST_WEIGHTS:
         raise UsageError(
             f"redundancy={redundancy} with {outputs} classes on {sum(widths)} features makes more than {_MOST_WEIGHTS} "
@@ -307,7 +307,7 @@ def make_heads(
     own: Collection[int],
     tied: Callable[[], Sequence[nn.Module]],
 ) -> dict[str, Head]:
-    """The head of each layer, on the layer's device; a head that does not fit its layer is a `UsageError`."""
+    """The head of each layer, on the layer's device; raises a `UsageError` if a head does not fit its layer."""
     widths = [width_of(features[name], readers[name].positions) for name in kinds]
     redundancy, activation = parallel.redundancy, parallel.activation
     linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if isinstance(kind, Linear)]
@@ -331,7 +331,7 @@ def make_heads(
                 )
             parts = list(tied()) if kind == "tied" else [kind]
             _refuse_lazy(name, parts)
-            # A module of the user's own belongs to the first layer, and the others are tied to it.
+            # A user's module belongs to the first layer that has it; the other layers are tied to it.
             elsewhere = any(isinstance(head, ModuleHead) and head.live[0] is kind for head in heads.values())
             if elsewhere or _belongs(parts, own):
                 heads[name] = TiedHead(parts, width, positions)
@@ -371,12 +371,12 @@ def _belongs(parts: Sequence[nn.Module], own: Collection[int]) -> bool:
 
 
 def width_of(feature: Tensor, positions: int) -> int:
-    """The number of features, D, of rows, tokens or maps."""
+    """The number of features D in rows, tokens or maps."""
     return feature.shape[1 if positions > 1 else -1]
 
 
 def _built(build: HeadBuilder, layer: str, width: int, outputs: int, seed: int) -> nn.Module:
-    """A module whose initial weights depend on the seed alone, and whose drawing leaves no trace."""
+    """A module whose initial weights depend on the seed alone; the global random state is restored."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed & (2**63 - 1))
         try:
@@ -430,7 +430,7 @@ def _mlp(positions: int, width: int, outputs: int) -> nn.Module:
 def _conv(positions: int, width: int, outputs: int) -> nn.Module:
     if not positions:
         raise UsageError("head='conv' needs positions to look at: attach with pool='none', or use head='mlp'")
-    # As in the auxiliary heads of segmentation models: a quarter of the channels, then one product.
+    # As in the auxiliary heads of segmentation models: a quarter of the channels, then a 1x1 convolution.
     inner, convolution = max(width // 4, 8), _CONVOLUTIONS[positions]
     layers = [convolution(width, inner, 3, padding=1, bias=False), _NORMS[positions](inner), nn.ReLU()]
     layers.append(convolution(inner, outputs, 1))
@@ -441,7 +441,7 @@ def _tower(positions: int, width: int, outputs: int) -> nn.Module:
     if positions < 2:
         raise UsageError("head='tower' reads maps (B, D, H, W): at layers without them use head='mlp'")
     layers: list[nn.Module] = []
-    # Two steps down, of one modest width for every layer, so that a tower on an early layer stays cheap.
+    # Two strided convolutions whose widths do not depend on the layer, so that a tower on an early layer stays cheap.
     for channels, channels_out in pairwise((width, *_TOWER)):
         convolution = _CONVOLUTIONS[positions](channels, channels_out, 3, stride=2, padding=1, bias=False)
         layers += [convolution, nn.GroupNorm(8, channels_out), nn.GELU()]
@@ -449,7 +449,7 @@ def _tower(positions: int, width: int, outputs: int) -> nn.Module:
 
 
 class _Tower(nn.Sequential):
-    """Convolutions, the mean over what positions they leave, and a product."""
+    """Convolutions, the mean over the remaining positions, and a linear layer."""
 
     def forward(self, maps: Tensor) -> Tensor:
         if min(maps.shape[2:]) < _SMALLEST:
@@ -465,7 +465,7 @@ class _Tower(nn.Sequential):
 
 
 class _Turned(nn.Module):
-    """(B, T, D) and (B, D, T), each from the other."""
+    """Transposes (B, T, D) to (B, D, T) and back."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return tokens.mT
@@ -473,11 +473,11 @@ class _Turned(nn.Module):
 
 _MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
 _TOWER = (64, 128)  # widths
-_SMALLEST = 2  # maps of one position have nothing that a convolution could see
+_SMALLEST = 2  # in a map of one position a convolution has no neighbours to read
 NAMED_HEADS: dict[str, Callable[[int, int, int], nn.Module]] = {"mlp": _mlp, "conv": _conv, "tower": _tower}
 """Heads by name: builders of (number of axes of positions, width, outputs)."""
 MAP_HEADS = frozenset({"tower"})
-"""Those of them that read positions and pool by themselves: their layers are read with pool='none'."""
+"""Named heads that read positions and pool them: their layers are read with pool='none'."""
 _CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _PRODUCTS: dict[int, Callable[..., Tensor]] = {2: F.conv2d, 3: F.conv3d}

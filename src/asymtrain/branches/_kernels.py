@@ -1,13 +1,13 @@
 """The loss of linear branches and its gradients as Triton kernels: all layers in two launches, three with means.
 
-    _pool        features -> rows, where any layer is averaged over positions, or features have two types
+    _pool        features -> rows, if any layer is averaged over positions, or features have two types
     _loss        rows and weights -> the loss, and its gradient by the logits
-    _gradients   that gradient -> those by weights, biases and rows, times the loss's own
+    _gradients   that gradient -> gradients by weights, biases and rows, times the gradient of the loss
 
-A step of a small model is bound by its launches, and each of these replaces about ten of torch's. They are for the
-sigmoid or softmax of class indices, with weights and biases in float32. Addresses of tensors are numbers here, since
-layers differ in number; what else belongs to a layer is a row of a table on the device, written once. What tiles need
-of each other, sums and a softmax's rows, is left to the program that ends last, so that every sum has a fixed order.
+Launches bound the step of a small model, and each of these replaces about ten of torch's. They compute the sigmoid or
+softmax loss of class indices, with weights and biases in float32. Tensors are passed as integer addresses, since the
+number of layers varies; a layer's other data is a row of a table on the device, written once. The program that ends
+last combines the results of tiles (sums, and the rows of a softmax), so that every sum has a fixed order.
 Axis letters: B batch, C classes, D width, K layers.
 """
 
@@ -24,13 +24,13 @@ from torch import Tensor
 from asymtrain.branches._pooling import MemoryLayout
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_ALIGNED = 256  # bytes, to which parts of a shared buffer are rounded up
-_MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
-_WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
-_HELD = tl.constexpr(1024)  # logits of whole rows that a program holds at a time: four times as many do not fit
-_STREAMS = 16  # whose launches of one plan may run at the same time, each with a counter of its own
+_ALIGNED = 256  # bytes; the size of each part of a shared buffer is rounded up to a multiple
+_MANY = 256  # so many programs keep a GPU busy; from there on each takes a larger tile
+_WIDE, _LONG = 64, 32  # features and positions that a program averages at a time
+_HELD = tl.constexpr(1024)  # logits of whole rows that a program holds at a time; four times as many do not fit
+_STREAMS = 16  # streams that may launch one plan at the same time, each with its own counters
 
-# One compilation serves all sizes.
+# Not specialized: one compilation serves all sizes.
 _NUMBERS = [
     "features", "rows", "weights", "biases", "table", "shares", "targets", "gradient", "sums", "loss", "counters",
     "upstream", "of_weights", "of_biases", "of_rows", "batch", "classes", "ignored", "per_row",
@@ -38,22 +38,22 @@ _NUMBERS = [
 
 # Columns of the table
 _WIDTH = tl.constexpr(0)
-_ROW = tl.constexpr(1)  # strides of rows (B, D) in a layer's features, or in what they were averaged to
+_ROW = tl.constexpr(1)  # strides of rows (B, D) in a layer's features, or in their means
 _COLUMN = tl.constexpr(2)
 _POSITIONS = tl.constexpr(3)
 _START = tl.constexpr(4)  # the first program of the layer in `_gradients`
-_POOL_START = tl.constexpr(5)  # and in `_pool`
-_POOLED = tl.constexpr(6)  # where its means begin
+_POOL_START = tl.constexpr(5)  # the first in `_pool`
+_POOLED = tl.constexpr(6)  # the offset of its means
 _FROM_ROW = tl.constexpr(7)  # strides in the features
 _FROM_COLUMN = tl.constexpr(8)
 _FROM_POSITION = tl.constexpr(9)
-_OTHER = tl.constexpr(10)  # whether its features have the second of two types
+_OTHER = tl.constexpr(10)  # 1 if its features have the second of two types
 _FIELDS = tl.constexpr(11)
 
 
 @triton.jit
 def _address(addresses, layer, K: tl.constexpr, KIND: tl.constexpr):
-    """That of a layer, as a pointer; a tuple takes no index that is known only on the device."""
+    """A layer's address, as a pointer. A tuple cannot be indexed by a value known only on the device."""
     chosen = addresses[0].to(tl.int64)
     for k in tl.static_range(1, K):
         chosen = tl.where(layer == k, addresses[k].to(tl.int64), chosen)
@@ -62,7 +62,7 @@ def _address(addresses, layer, K: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def _layer_of(program, table, column, K: tl.constexpr):
-    """The layer whose programs these are."""
+    """The layer that this program works on."""
     layer = 0
     for k in tl.static_range(1, K):
         layer += (program >= tl.load(table + k * _FIELDS + column)).to(tl.int32)
@@ -74,7 +74,7 @@ def _pool(
     features, table, rows, batch,
     K: tl.constexpr, KIND: tl.constexpr, OTHER: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Means over positions, in float32, of one sample and WIDE of its features."""
+    """The means over positions, in float32, of WIDE features of one sample."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
     layer = _layer_of(program, table, _POOL_START, K)
@@ -94,7 +94,7 @@ def _pool(
 
 @triton.jit
 def _mean(feature, own, sample, d, WIDE: tl.constexpr, LONG: tl.constexpr):
-    """Of a sample's features `d`; neighbours in memory are read together: along features or along positions."""
+    """The means of a sample's features `d`, read along features or along positions, whichever is contiguous."""
     width, positions = tl.load(own + _WIDTH), tl.load(own + _POSITIONS)
     column, step = tl.load(own + _FROM_COLUMN), tl.load(own + _FROM_POSITION)
     base = feature + sample * tl.load(own + _FROM_ROW)
@@ -125,8 +125,8 @@ def _loss(
 ):  # fmt: skip
     """A tile of logits (B, C) of one layer: its part of the loss, and the gradient of the loss by it.
 
-    A softmax takes whole rows: each program leaves its logits where their gradient will be, and of the tiles side by
-    side the one that ends last does the rest.
+    A softmax needs whole rows: each program stores its logits where their gradient will be, and of the programs of the
+    same rows the last one to finish does the rest.
     """
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     targets = targets.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -149,14 +149,14 @@ def _loss(
     if biases is not None:
         logits += tl.load(_address(biases, layer, K, tl.float32) + c, mask=c < classes, other=0.0)[None, :]
 
-    # The mean is over rows that count; where none does, the loss is 0.
+    # The mean is over rows that count; if no row counts, the loss is 0.
     counted = 0
     for start in range(0, batch, CHUNK):
         i = start + tl.arange(0, CHUNK)
         counted += tl.sum((tl.load(targets + i, mask=i < batch, other=ignored) != ignored).to(tl.int32), 0)
     target = tl.load(targets + b, mask=b < batch, other=ignored)
     share = tl.where(target != ignored, per_row / tl.maximum(counted, 1).to(tl.float32), 0.0)
-    # What is no class cannot be refused here, where nobody reads it; the loss says so.
+    # A kernel cannot raise an error for an invalid class index; it makes the loss NaN.
     share = tl.where((target != ignored) & ((target < 0) | (target >= classes)), float("nan"), share)
     share *= tl.load(shares.to(tl.int64).to(tl.pointer_type(tl.float32)) + layer)
     inside = (b[:, None] < batch) & (c[None, :] < classes)
@@ -179,7 +179,7 @@ def _loss(
         exact = tl.where(sum_of_both == 1.0, tail, tl.log(sum_of_both) * (tail / (sum_of_both - 1.0)))
         softplus = tl.maximum(z, 0.0) + exact
         sigmoid = tl.where(z >= 0, 1.0, tail) / sum_of_both
-        # NaN in logits stays NaN: a model that diverged must show it.
+        # NaN in logits stays NaN, so that divergence is visible.
         tl.store(cells + c[None, :], share[:, None] * sign * tl.where(z == z, sigmoid, z), mask=inside)
         part = tl.sum(tl.sum(tl.where(inside, share[:, None] * tl.where(z == z, softplus, z), 0.0), 1), 0)
         _add_up(part, program, tl.num_programs(0), sums, loss, counters, CHUNK)
@@ -187,9 +187,9 @@ def _loss(
 
 @triton.jit
 def _softmax(cells, inside, target, share, classes, ROWS: tl.constexpr):
-    """The loss of rows whose logits lie in the cells of their gradient: once along them to sum, once to write it."""
+    """The loss of rows whose logits are in the cells of their gradient: one pass sums, one writes the gradient."""
     WIDE: tl.constexpr = _HELD // ROWS
-    # Finite, so that it can be subtracted from the logit of a class that is ruled out, -inf.
+    # Finite, so that it can be subtracted from a logit of -inf, which a masked class has.
     highest = tl.full((ROWS,), -3.4e38, tl.float32)
     total, own = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     for start in range(0, classes, WIDE):
@@ -199,7 +199,7 @@ def _softmax(cells, inside, target, share, classes, ROWS: tl.constexpr):
         before, highest = highest, tl.maximum(highest, tl.max(z, 1))
         total = total * tl.exp(before - highest) + tl.sum(tl.exp(z - highest[:, None]), 1)
         own += tl.sum(tl.where(c[None, :] == target[:, None], z, 0.0), 1)
-    tl.debug_barrier()  # nobody writes before all have read
+    tl.debug_barrier()  # all threads must have read before any writes
     for start in range(0, classes, WIDE):
         c = start + tl.arange(0, WIDE)
         there = inside[:, None] & (c[None, :] < classes)
@@ -211,7 +211,7 @@ def _softmax(cells, inside, target, share, classes, ROWS: tl.constexpr):
 
 @triton.jit
 def _add_up(part, index, count, sums, loss, counter, CHUNK: tl.constexpr):
-    """Leave a part of the loss; the last program of those that have one adds up all."""
+    """Store a part of the loss; the last program to do so adds up all parts."""
     sums = sums.to(tl.int64).to(tl.pointer_type(tl.float32))
     tl.store(sums + index, part)
     tl.debug_barrier()
@@ -230,7 +230,7 @@ def _gradients(
     K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, OTHER: tl.constexpr, TILE: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a weight's gradient (C, D), a bias's beside the first; or of the gradient by rows (B, D)."""
+    """A tile of a weight's gradient (C, D), the first with the bias's gradient; or of the gradient by rows (B, D)."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
     layer = _layer_of(program, table, _START, K)
@@ -282,7 +282,7 @@ def _gradients(
 
 
 class Launches:
-    """The kernels for features of one kind, in one type or two: compiled, with all that stays from step to step."""
+    """The compiled kernels for one set of shapes and types (one or two), and what stays the same from step to step."""
 
     def __init__(
         self, layers: Sequence[MemoryLayout], dtypes: Sequence[torch.dtype], batch: int, classes: int,
@@ -294,7 +294,7 @@ class Launches:
         self.types = list(dict.fromkeys(dtypes))
         self.kinds = [self.types.index(dtype) for dtype in dtypes]
         mixed = len(self.types) > 1
-        # Rows of two types are copied to float32 as means are, so that products read one.
+        # Rows of two types are copied to float32, like means, so that products read one type.
         self.means = mixed or any(layer.positions > 1 for layer in layers)
         widths = [layer.width for layer in layers]
         large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
@@ -305,8 +305,8 @@ class Launches:
         self.offsets, self.rows = tuple(means), end // 4
         starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
-        # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
-        # the rest are views of one buffer, whatever their types, made at once where all are alike.
+        # Gradients by features. For rows each is a tensor like the feature, to which autograd can add another in place;
+        # the others are views of one buffer, whatever their types, made in one call if all are alike.
         self.own = [
             layer.size == math.prod(layer.gradient[0]) and layer.strides[:2] == (layer.width, 1) for layer in layers
         ]
@@ -324,21 +324,21 @@ class Launches:
              mean // 4, *p.strides, other)
             for p, start, pool_start, mean, other in zip(layers, starts, pool_starts, means, self.kinds, strict=True)
         ]  # fmt: skip
-        # One compilation serves as many layers as a power of two; those beyond the last have no program.
+        # The number of layers is rounded up to a power of two for fewer compilations; extra slots have no program.
         slots = triton.next_power_of_2(count)
         self.more = (0,) * (slots - count)
         table += [(1 << 40,) * len(table[0])] * len(self.more)
         self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
         self.zero = self.shares.new_zeros(())
-        # For each stream one that counts parts of the loss, and for a softmax one for each row of tiles.
+        # For each stream one counter of the loss's parts, and for a softmax one counter for each row of tiles.
         self.counters = torch.zeros(_STREAMS, 1 + count * down * softmax, dtype=torch.int32, device=device)
-        self.streams: dict[int, int] = {}  # the address of each one's counters
+        self.streams: dict[int, int] = {}  # stream -> the address of its counters
         self.fixed = self.table.data_ptr(), self.shares.data_ptr()
         if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # other streams may read these
+            torch.cuda.current_stream(device).synchronize()  # other streams may read these tensors
         self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
-        # Any number as large as an address will do to compile for it; an odd one promises nothing of how it is aligned.
+        # Compile for any number as large as an address; an odd one promises no alignment.
         address = (1 << 40) + 1
         many, of_kind = (address,) * slots, _TYPES[self.types[0]]
         kind, other_kind = tl.float32 if self.means else of_kind, _TYPES[self.types[1]] if mixed else None
@@ -355,10 +355,10 @@ class Launches:
         self.gradients = _compiled(_gradients, programs, numbers, constants)
 
     def stream(self) -> int | None:
-        """The current stream, where they can be launched on it; else None.
+        """The current stream; None if the kernels cannot be launched on it.
 
-        Not on another device, nor where something follows torch's operations or lays out anew what they save, nor on
-        more streams than have counters: programs of two launches at once must not be counted together.
+        They need their own device, no dispatch mode that follows torch's operations, no hooks on saved tensors, and a
+        stream with its own counters: programs of two launches at the same time must not be counted together.
         """
         here = (
             (self.device is None or torch._C._cuda_getDevice() == self.device)
@@ -378,7 +378,7 @@ class Launches:
         self, stream: int, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor],
         targets: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-        """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
+        """The loss; its gradient by the logits, followed in memory by the parts of the loss; and the means."""
         table, shares = self.fixed
         rows, means = self._addresses(features), None
         if self.pool is not None:
@@ -410,7 +410,7 @@ class Launches:
         return [*of_features, *of_weights, *of_biases]
 
     def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Gradients by features, not written yet."""
+        """Empty tensors for the gradients by features."""
         if not self.of_rows:
             return [torch.empty_like(feature) for feature in features]
         buffer = features[0].new_empty(self.of_rows)
@@ -433,22 +433,22 @@ class Launches:
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where parts of so many bytes begin in a buffer, and its end."""
+    """The offsets of parts of these sizes in bytes in a buffer, and its end."""
     return _sums([triton.cdiv(size, _ALIGNED) * _ALIGNED for size in sizes])
 
 
 def _sums(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each of several parts begins, and the end of the last."""
+    """The start of each part, and the end of the last."""
     *starts, end = accumulate(sizes, initial=0)
     return starts, end
 
 
 def _compiled(kernel, programs: int, numbers, constants) -> Callable[..., None]:
-    """A launch of the compiled kernel on a stream: what Triton does at every call to find it is done once."""
+    """A function that launches the compiled kernel on a stream. Triton's lookup of the kernel is done once, here."""
     if triton.knobs.runtime.interpret:
         launch = kernel[(programs,)]
     else:
         launch = kernel.warmup(*numbers, *constants, grid=(programs,))[programs, 1, 1]
-        if "stream" in inspect.signature(launch).parameters:  # else it asks which one is current
+        if "stream" in inspect.signature(launch).parameters:  # else it launches on the current stream
             return lambda stream, *arguments: launch(*arguments, *constants, stream=stream)
     return lambda _stream, *arguments: launch(*arguments, *constants)

@@ -1,8 +1,8 @@
 """Where branches go: names, globs or modules in, the model's modules out.
 
-A name is a module's path as `model.named_modules()` spells it. In a glob, `*` stays within one dotted
-segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments. What is a module's
-name is a name, not a glob.
+A name is a module's path as in `model.named_modules()`. In a glob, `*` stays within one dotted segment, so `blocks.*`
+matches the blocks and not what is inside them; `**` matches any number of segments. A string that is a module's name
+is never read as a glob.
 """
 
 import re
@@ -19,15 +19,15 @@ T = TypeVar("T")
 Target = str | int | nn.Module
 Where = Target | Sequence[Target] | Mapping[str | int, str]
 
-# The model itself has the empty path; it needs a name that can be shown and used as a key.
+# The model's own path is empty; it needs a name to show and to use as a key.
 ROOT = "(model)"
 
 
 def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
     """The paths of the modules that `at` names, in the order given; a glob's matches come in the model's own order.
 
-    A layer is called by its path, or as `at` calls it where that is a dict. A module that is reachable by two paths is
-    one layer, under the first of them.
+    A layer's name is its path, or its value in `at` if that is a dict. A module with two paths is one layer, under the
+    first of them.
     """
     pairs = list(_named_modules(model))
     modules = dict(pairs)
@@ -59,10 +59,10 @@ def _alias(at: Mapping[Any, object], item: object, names: Mapping[str, str]) -> 
 
 
 def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[list[str]]:
-    """Series of the model's repeated blocks, as paths in its own order: the lists of the class with most members.
+    """The model's series of repeated blocks, as paths in its own order: lists of modules of the most frequent class.
 
-    Lists whose paths differ in numbers alone are stages of one series; others, as of an encoder and a decoder, are not.
-    Lists inside of blocks do not count. Of as many members, those count that are made of others.
+    Lists whose paths differ only in numbers are stages of one series; others, as in an encoder and a decoder, are not.
+    Lists inside blocks do not count. If two classes tie, the one whose members have submodules wins.
     """
     lists: dict[type, dict[str, list[str]]] = {}
     for path, module in modules.items():
@@ -85,21 +85,21 @@ def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[list[str]]:
 
 
 def module_at(model: nn.Module, layer: str) -> nn.Module:
-    """The module of a layer's name."""
-    # Not get_submodule: a child that was set by setattr may have a dot in its own name.
+    """The module at a path."""
+    # Not get_submodule: a child's own name may contain a dot.
     return next(module for name, module in _named_modules(model) if name == layer)
 
 
 def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    # Duplicates are kept so that every name of a shared module resolves.
+    # With duplicates, so that every name of a shared module resolves.
     return ((name or ROOT, module) for name, module in model.named_modules(remove_duplicate=False))
 
 
 def by_layer(option: T | Mapping[str, T], layers: Iterable[str], what: str, default: T) -> dict[str, T]:
-    """The value of an option at each layer: the option itself, or that of a mapping's first key that fits the layer.
+    """The value of an option at each layer: the option itself, or in a mapping the value of the first matching key.
 
-    A key that is a layer's name means that layer alone, whatever marks of a glob are in it, and comes before globs.
-    A key that fits no layer is refused: it would do nothing.
+    A key that is a layer's name means that layer alone, even if it contains `*`, and takes precedence over globs.
+    A key that fits no layer is refused: it would have no effect.
     """
     names = list(layers)
     if not isinstance(option, Mapping):
@@ -120,7 +120,7 @@ def by_layer(option: T | Mapping[str, T], layers: Iterable[str], what: str, defa
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a glob fits a dotted name, segment by segment."""
+    """Whether a glob matches a dotted name, segment by segment."""
 
     def fit(globs: list[str], segments: list[str]) -> bool:
         if not globs:
@@ -170,7 +170,7 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
 
 
 def _globs(modules: Iterable[str]) -> list[str]:
-    """Globs that fit modules: a star for each number in their names, and for the children of one module."""
+    """Globs that match modules: a star for each number in a name, and for the children of one module."""
     globs = set()
     for name in modules:
         segments = ["*" if segment.isdecimal() else segment for segment in name.split(".")]

@@ -1,7 +1,7 @@
 """From logits and targets to losses and accuracies.
 
-    logits by layer    (B, C), tokens (B, T, C), maps (B, C, H, W); a leading axis N where all branches are live
-    align              positions of logits and targets brought together: shift, resize, mask
+    logits by layer    (B, C), tokens (B, T, C), maps (B, C, H, W); with a leading axis N if all branches are live
+    align              match the positions of logits and targets: shift, resize, mask
     rows               (K N, R, C): layers of one shape are one call of the objective
 
 Axis letters: B batch, N branches at a layer, C classes, K layers of one shape, R samples or positions.
@@ -28,19 +28,19 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How logits become losses."""
+    """The options that say how logits become losses."""
 
     objective: Objective | LossFn
     activation: Activation
     reduction: Reduction  # over the live branches of a layer
-    resize: Mapping[str, Resize]  # of layers whose positions may differ in number from the targets'
+    resize: Mapping[str, Resize]  # for layers whose number of positions may differ from the targets'
     shift: int
-    strength: float  # 1 where it changes with time, and is no setting
-    weights: Mapping[str, float]  # of each layer in the loss: its share, times the strength
+    strength: float  # 1 if a schedule sets the strength
+    weights: Mapping[str, float]  # each layer's weight in the loss: its share times the strength
 
     @property
     def ignore_index(self) -> int:
-        """The class index that counts for nothing; a function of the user's own is given torch's."""
+        """The class index that does not count; with a user's own function torch's default."""
         return getattr(self.objective, "ignore_index", -100)
 
     @property
@@ -50,20 +50,20 @@ class Settings:
 
     @property
     def quantities(self) -> bool:
-        """Whether a branch predicts quantities, not classes."""
+        """Whether branches predict quantities, not classes."""
         return getattr(self.objective, "outputs", None) is not None
 
 
 @dataclass(frozen=True)
 class Product:
-    """Logits of layers that share one product: as one tensor, and as the parts of it that users see."""
+    """Logits of layers that share one matrix product: the whole tensor, and the views of it that users get."""
 
     names: tuple[str, ...]
     whole: Tensor  # (K, B, C), or (K, N, B, C)
     parts: tuple[Tensor, ...]
 
     def is_source_of(self, names: list[str], logits: Mapping[str, Tensor]) -> bool:
-        """Whether the logits of these layers are its parts, and none is missing."""
+        """Whether the logits of these layers are exactly its parts."""
         if tuple(names) != self.names:
             return False
         return all(logits[name] is part for name, part in zip(self.names, self.parts, strict=True))
@@ -71,19 +71,19 @@ class Product:
 
 @dataclass(frozen=True)
 class Aligned:
-    """Layers of one shape, position by position beside their targets."""
+    """The logits of layers of one shape, and targets with the same positions."""
 
     names: tuple[str, ...]
     positions: int  # the number of axes
     logits: Tensor  # (K N, B, positions, C)
-    targets: Tensor  # (B, positions), or with a value for each class (B, positions, C)
+    targets: Tensor  # (B, positions), or (B, positions, C) with a value for each class
     mask: Tensor | None  # (B, positions)
 
 
 def losses_of(group: Aligned, settings: Settings, model_logits: Tensor | None) -> Tensor:
-    """The losses (K,) of layers; over several live branches the sum or mean of their losses.
+    """The losses (K,) of layers; with several live branches the sum or mean of their losses.
 
-    `model_logits` (B, C) are the model's own, where the objective needs them.
+    `model_logits` (B, C) are the model's own, if the objective needs them.
     """
     if isinstance(settings.objective, Objective):
         own = () if model_logits is None else (model_logits.to(group.logits.device),)
@@ -95,9 +95,9 @@ def losses_of(group: Aligned, settings: Settings, model_logits: Tensor | None) -
 
 
 def accuracies_of(group: Aligned, settings: Settings) -> Tensor:
-    """The accuracies (K,) of layers; over several live branches the mean of theirs."""
+    """The accuracies (K,) of layers; with several live branches the mean of their accuracies."""
     objective = settings.objective
-    if not isinstance(objective, Objective):  # a user's own function tells no accuracy
+    if not isinstance(objective, Objective):  # a user's own function defines no accuracy
         objective = Mse() if group.targets.is_floating_point() else Sigmoid()
         group = replace(group, targets=_by_output(group.targets, group.logits, group.positions))
     return objective.accuracy(*_rows(group, objective)).view(len(group.names), -1).mean(1)
@@ -112,10 +112,10 @@ def align(
     products: tuple[Product, ...],
     padding: Mapping[str, Tensor],
 ) -> Iterator[Aligned]:
-    """Layers of one shape together, beside their targets.
+    """Group layers of one shape, each group with its targets.
 
-    `mask` was given for these targets. `padding` is the model's own, by layer, which has done its work where it was
-    pooled.
+    `mask` is the caller's, for these targets. `padding` is the model's own mask by layer; it is not needed again where
+    pooling has applied it.
     """
     if not isinstance(targets, Tensor):
         raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
@@ -123,12 +123,12 @@ def align(
         raise UsageError(f"the mask must be a tensor, got a {type(mask).__name__}: call torch.as_tensor(mask)")
     groups: dict[object, list[str]] = {}
     for name, values in logits.items():
-        # Maps and tokens are large, and a copy of them costs more than a call.
+        # Maps and tokens are not grouped: they are large, and copying them costs more than a call.
         alike = (values.shape, values.dtype, values.device) if not positions[name] else name
         groups.setdefault(alike, []).append(name)
     for names in groups.values():
         parts, count = [logits[name] for name in names], positions[names[0]]
-        # Parts of one product need not be brought together again: a compiler makes a kernel of each that is copied.
+        # Parts of one product need no stacking: a compiler would make a kernel for each copy.
         whole = [product.whole for product in products if product.is_source_of(names, logits)]
         values = whole[0] if whole else parts[0][None] if len(parts) == 1 else torch.stack(parts)
         if settings.activation == "all":
@@ -145,13 +145,13 @@ def align(
 def _aligned(
     names: tuple[str, ...], logits: Tensor, count: int, targets: Tensor, mask: Tensor | None, settings: Settings
 ) -> Aligned:
-    """One group; its targets, where they have one value for each class, with the classes last."""
+    """One group; targets with one value for each class have the classes last."""
     layer, shift, resize = names[0], settings.shift if count == 1 else 0, settings.resize.get(names[0])
     targets = _fitting(layer, logits, count, targets, settings)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if sizes != wanted_sizes and (shift or resize is None):
         remedy = "attach with pool=Dense(resize='targets') (nearest) or pool=Dense(resize='logits')"
-        if shift:  # no resizing brings targets of other tokens into line
+        if shift:  # resizing cannot align targets of other tokens
             remedy = f"give the labels of all tokens that the model was called on, which shift={shift} moves"
         elif count == 1 and sizes[0] - wanted_sizes[0] == 1:
             remedy = (
@@ -188,9 +188,9 @@ def _aligned(
 
 
 def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: Settings) -> Tensor:
-    """Targets, with the classes last; a `UsageError` where they have other axes than the logits (K, B, positions, C).
+    """Targets, with the classes last; a `UsageError` if their axes do not fit the logits (K, B, positions, C).
 
-    An objective of the user's own takes targets of any shape that has the positions.
+    A user's own objective takes targets of any shape that has the positions.
     """
     batch, classes, sizes = logits.shape[1], logits.shape[-1], tuple(logits.shape[2:-1])
     shape, by_class = tuple(targets.shape), targets.ndim == 2 + count
@@ -199,7 +199,7 @@ def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: 
     wrong = len(shape) not in (1 + count, 2 + count) if by_name else 0 < count >= len(shape)
     remedy = "for one a position attach with pool='none' to a layer that has positions" if not count else ""
     if by_class and count < 2 and not targets.is_floating_point():
-        # Of several positions, or maps of a layer that gives tokens
+        # Several positions, or maps for a layer that gives tokens
         wrong |= shape[-1] != classes and (count == 1 or shape[-1] != 1)
         remedy = remedy or "if they are maps, make maps of the tokens with output=, a function, and layout='BCHW'"
     elif by_class and count > 1 and by_name and shape[1] != classes:
@@ -223,13 +223,13 @@ def _fitting(layer: str, logits: Tensor, count: int, targets: Tensor, settings: 
 
 
 def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:
-    """Targets; where there is one output, and they are its values without an axis for it, with that axis."""
+    """The targets; with a last axis of size 1 added if there is one output and they are its values without the axis."""
     values = targets.is_floating_point() or targets.dtype == torch.bool
     return targets.unsqueeze(-1) if values and logits.shape[-1] == 1 and targets.ndim == 1 + count else targets
 
 
 def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) -> bool:
-    """Refuse targets that are the model's own tokens where they need a shift, or are shifted twice.
+    """Refuse targets that are the model's own input tokens without a shift, or that would be shifted twice.
 
     Returns whether the targets could be compared with the tokens.
     """
@@ -256,7 +256,7 @@ def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) 
 
 
 def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
-    """Values (B, positions, ...) at other positions, each from the nearest: by index, so that classes stay classes."""
+    """Values (B, positions, ...) resized to the nearest positions, by indexing, so that class indices stay valid."""
     for axis, size in enumerate(sizes, 1):
         old = values.shape[axis]
         if size != old:
@@ -265,11 +265,11 @@ def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
 
 
 def _rows(group: Aligned, objective: Objective) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits (K N, R, C), targets that broadcast to them, and which rows count; targets that do not fit are refused."""
+    """Logits (K N, R, C), targets that broadcast to them, and which rows count; checks the targets first."""
     targets, mask, ignored = group.targets, group.mask, objective.ignore_index
     targets = targets if mask is None else without_masked(targets, mask, ignored)
     objective.check(group.logits[0], targets)
-    # Tied heads of a model in half precision have its type, in which a sum over many tokens overflows.
+    # Tied heads of a half-precision model give its type, in which a sum over many tokens overflows.
     rows = group.logits.to(torch.promote_types(group.logits.dtype, torch.float32)).flatten(1, -2)
     goals = targets.flatten(0, group.logits.ndim - 3)
     goals, keep = kept_rows(goals, rows[0], ignored, None if mask is None else mask.flatten())
@@ -277,7 +277,7 @@ def _rows(group: Aligned, objective: Objective) -> tuple[Tensor, Tensor, Tensor 
 
 
 def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
-    """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
+    """Losses of a user's own function, called for each branch with logits and targets in torch's usual shapes."""
     targets, count = group.targets, group.positions
     indices = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count
     if group.mask is not None:
@@ -293,7 +293,7 @@ def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
 
 
 def _scalar(loss: Tensor) -> Tensor:
-    # One value a sample would be summed with the layers, and weigh as many times too much as there are samples.
+    # One value per sample would be summed like layers, which multiplies the loss by the number of samples.
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise UsageError(f"the objective must return a scalar tensor, got {kind}: take the mean over the batch in it")

@@ -1,8 +1,8 @@
-"""Which of the model's arguments says where its padding is.
+"""Which of the model's arguments marks padding.
 
-A model with an encoder and a decoder has padding of two kinds, which may have the same shape: each layer gets that of
-its own side, and never the other's. So it is with a model of text and images: the usual argument is the mask of those
-layers alone that have its positions (`_dry_run.masked_layers`).
+A model with an encoder and a decoder has two masks, which may have the same shape: each layer gets the mask of its own
+side, never the other's. The same holds for a model of text and images: the usual argument masks only the layers that
+have its positions (`_dry_run.masked_layers`).
 """
 
 import inspect
@@ -17,14 +17,14 @@ from asymtrain.branches._nested import tensors_in
 from asymtrain.errors import UsageError, unknown_name
 
 MaskRule = Callable[..., Tensor | None]  # of the model's arguments
-Mask = str | MaskRule  # a name among them, or a function of them all
+Mask = str | MaskRule  # the name of an argument, or a function of all arguments
 USUAL_MASK = "attention_mask"
 
 
 def mask_of(model: nn.Module, mask: Mask | None, layers: Iterable[nn.Module]) -> MaskRule | None:
-    """How these layers get their mask; None where the model has none, and an argument that it does not take is refused.
+    """The rule by which these layers get their mask; None if the model has no mask.
 
-    The usual argument need not be there.
+    Refuses an argument that the model does not take, except the usual one, which may be missing.
     """
     if not isinstance(mask, str):
         if mask is None or callable(mask):
@@ -46,7 +46,7 @@ def mask_of(model: nn.Module, mask: Mask | None, layers: Iterable[nn.Module]) ->
         raise unknown_name("argument of the model in `mask`", mask, list(arguments))
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = tuple(name for name, argument in arguments.items() if argument.kind in by_position)
-    find_encoder = getattr(model, "get_encoder", None)  # of Hugging Face's models
+    find_encoder = getattr(model, "get_encoder", None)  # a method of Hugging Face's models
     if mask == USUAL_MASK and "decoder_attention_mask" in arguments and find_encoder is not None:
         encoder = set(find_encoder().modules())
         sides = {layer in encoder for layer in layers}
@@ -56,14 +56,14 @@ def mask_of(model: nn.Module, mask: Mask | None, layers: Iterable[nn.Module]) ->
 
 
 def is_usual(rule: MaskRule | None) -> bool:
-    """Whether this is the argument that is taken where nobody has named another."""
+    """Whether this rule reads the default argument."""
     return isinstance(rule, partial) and rule.func is _argument and rule.args[1] == USUAL_MASK
 
 
 def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
-    """The sample by the names of the model's arguments, with the usual mask; empty where that cannot be.
+    """The sample as keyword arguments of the model, with the usual mask; empty if that is impossible.
 
-    A sample without a mask gets one of ones, where all its sequences are of one length.
+    A sample without a mask gets a mask of ones, if all its sequences have the same length.
     """
     assert isinstance(rule, partial)
     args: tuple[Any, ...] = sample if type(sample) is tuple else (sample,)
@@ -79,10 +79,10 @@ def masked_sample(rule: MaskRule, sample: object) -> dict[str, Any]:
 
 
 def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
-    """Refuse the model's own mask where 1 or more does not mean that a position counts.
+    """Refuse the model's own mask if a positive value does not mean that a position counts.
 
-    One that is added to attention scores is 0 there and below 0 at padding; torch's `key_padding_mask` is False there.
-    Floats other than 0 and 1 may be weights, which nothing here reads.
+    A mask that is added to attention scores is 0 for positions that count and negative at padding; for them torch's
+    `key_padding_mask` is False. Floats other than 0 and 1 may be weights, which are not supported.
     """
     wrong = (mask != 0) & (mask != 1) if mask.is_floating_point() else mask < 0
     if wrong.any() or not mask.any():
@@ -90,9 +90,9 @@ def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
             "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
             "model's arguments that returns such a mask, or with mask=None"
         )
-    # An argument that is 1 at padding, where a batch shows it: of rows that are padded to the longest, that one then
-    # counts nothing, no row counts as a whole, and all count at their ends or all at their beginnings. Whoever has such
-    # rows gives a function.
+    # Detect a mask that is 1 at padding. If rows are padded to the longest one, that row is then all 0, no row is all
+    # 1, and the ones of every row are at its end, or of every row at its beginning. A user who really has such rows
+    # gives a function.
     if not isinstance(rule, partial) or rule.func not in (_argument, _decoders) or mask.ndim != 2:
         return
     counts = mask.bool()
@@ -106,13 +106,13 @@ def check_mask(rule: MaskRule | None, mask: Tensor) -> None:
         )
 
 
-# Partial, and not local functions: branches are copied and pickled with their rule.
+# `partial` of these, not local functions: branches are copied and pickled with their rule.
 def _argument(names: tuple[str, ...], mask: str, /, *args: Any, **kwargs: Any) -> Any:
     return _named(names, args, kwargs).get(mask)
 
 
 def _decoders(names: tuple[str, ...], own: str, both: bool, /, *args: Any, **kwargs: Any) -> Tensor | None:
-    """The mask of a decoder's positions, or of those of `both` sides where they have the same one."""
+    """The mask of the decoder's positions; with layers on `both` sides the mask that both share."""
     arguments = _named(names, args, kwargs)
     encoders, mask = arguments.get(USUAL_MASK), arguments.get(own)
     if mask is None and not _has_inputs(arguments):
@@ -130,7 +130,7 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _has_inputs(arguments: dict[str, Any]) -> bool:
-    """Whether the decoder has inputs of its own, and does not read the encoder's, as classifiers do."""
+    """Whether the decoder has inputs of its own; in classifiers it reads the encoder's."""
     labels = arguments.get("labels")
     own = arguments.get("decoder_input_ids") is not None or arguments.get("decoder_inputs_embeds") is not None
     return own or (isinstance(labels, Tensor) and labels.ndim > 1 and not labels.is_floating_point())

@@ -1,4 +1,4 @@
-"""Tensors inside what modules take and give: tensors, tuples, lists, mappings and dataclasses."""
+"""Tensors inside the inputs and outputs of modules: tensors, tuples, lists, mappings and dataclasses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def first_tensor(value: object, condition: Callable[[Tensor], bool]) -> Tensor | None:
-    """The first tensor of the kind that is wanted, depth first."""
+    """The first tensor that meets the condition, depth first."""
     # Runs inside hooks, hence a plain loop: torch.compile traces it without a break.
     if isinstance(value, Tensor):
         return value if condition(value) else None
@@ -35,18 +35,18 @@ def first_feature(value: object) -> Tensor | None:
 
 
 def _parts(value: object) -> Iterable[object]:
-    """What a container holds; nothing of all else."""
+    """What a container holds; empty for anything else."""
     if isinstance(value, tuple | list):
         return value
     if isinstance(value, Mapping):
         return list(value.values())
-    # Asked of the type: the class of a dataclass has the fields too, and no values.
+    # From the type: a dataclass itself, instead of an instance, has the attribute but no values.
     fields: Iterable[str] = getattr(type(value), "__dataclass_fields__", ())
     return [getattr(value, name, None) for name in fields]
 
 
 def named_parts(value: object) -> dict[int | str, object]:
-    """What a container holds, each part by the selector that picks it."""
+    """What a container holds, by the selector that picks each part."""
     if isinstance(value, tuple | list):
         return dict(enumerate(value))
     if isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def named_parts(value: object) -> dict[int | str, object]:
 
 
 def select(value: object, selector: Selector | None) -> Tensor | None:
-    """The feature in a module's output; None where there is none."""
+    """The feature in a module's output; None if it has none."""
     if selector is None:
         return first_feature(value)
     if callable(selector):
@@ -71,9 +71,9 @@ def select(value: object, selector: Selector | None) -> Tensor | None:
 
 
 def logits_in(output: object) -> Tensor | None:
-    """A classifier's: the output itself, its `logits`, or of several outputs the first; None where there are none.
+    """The logits in a classifier's output: the output itself, its `logits`, or the first of several; else None.
 
-    That is the custom; what follows are auxiliary heads of the model's own.
+    By convention the first output is the logits, and those of the model's own auxiliary heads follow.
     """
     if isinstance(output, Tensor):
         return first_feature(output)

@@ -1,4 +1,4 @@
-"""What optimizers do with the weights of branches: warnings where a loop forgets them, and how they leave."""
+"""The branches' weights in optimizers: warnings if a training loop forgets them, and their removal."""
 
 import warnings
 import weakref
@@ -12,27 +12,27 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from asymtrain.errors import UsageError, UsageWarning
 
-_SOON = 100  # steps, after which the branches' weights should have changed
+_SOON = 100  # after so many steps the branches' weights should have changed
 _REMEDY = "give it [*model.parameters(), *branches.parameters()]"
 _UNCHANGED = f"the branches' weights have gradients and no optimizer changes them: {_REMEDY}"
 
 
 class StepHook:
-    """Notes which optimizers make a step while branches are on the model: torch calls it after a step of any optimizer.
+    """Notes which optimizers step while branches are on the model: torch calls it after a step of any optimizer.
 
-    Soon it warns where none of them changes the branches. It keeps neither the optimizers nor the model alive.
+    After `_SOON` steps it warns if none changes the branches. It keeps neither optimizers nor model alive.
     """
 
     def __init__(
         self, model: nn.Module, weights: Sequence[nn.Parameter], after_step: Callable[[], None] | None
     ) -> None:
         self.model = weakref.ref(model)
-        self.after_step = after_step  # called after each step of an optimizer that has weights of the model
+        self.after_step = after_step  # called after each step of an optimizer with weights of the model
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.of_model: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those of them that have weights of the model
+        self.of_model: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those with weights of the model
         self.weights = [weakref.ref(weight) for weight in weights]
-        self.versions = _versions(weights), _versions(model.parameters())  # how often each was changed so far
-        self.steps = 0  # of optimizers that have weights of the model
+        self.versions = _versions(weights), _versions(model.parameters())  # how often each weight was changed so far
+        self.steps = 0  # of optimizers with weights of the model
         self.handle = register_optimizer_step_post_hook(self)
 
     def __call__(self, optimizer: Optimizer, *_: object) -> None:
@@ -75,7 +75,7 @@ class StepHook:
             )
 
     def _model_alone_changed(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Whether steps changed the model's weights and none of the branches'."""
+        """Whether steps changed the model's weights but none of the branches'."""
         of_branches, of_model = self.versions
         model = self.model()
         return model is not None and of_branches == _versions(weights) and of_model != _versions(model.parameters())
@@ -84,7 +84,7 @@ class StepHook:
 def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
     """Remove parameters from the groups and the state of optimizers that may have made steps with them.
 
-    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
+    An empty group stays: learning-rate schedulers count the groups. Returns whether any parameter was found.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
     all_optimizers: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
@@ -95,15 +95,15 @@ def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Seq
     for optimizer in all_optimizers:
         for group in optimizer.param_groups:
             remaining = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in ids]
-            # With named parameters a group has a second list beside the first.
+            # With named parameters a group also has a list of their names.
             for column in {"params", "param_names"} & group.keys():
                 group[column] = [group[column][index] for index in remaining]
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
         inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
         if had and isinstance(inner, torch.optim.LBFGS):
-            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
-            # objective that is no more. It starts anew.
+            # LBFGS also keeps a list of parameters, their count, and a curvature memory: flat vectors over all
+            # parameters, for the old objective. It starts anew.
             inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
             inner.state.clear()
     return had

@@ -1,9 +1,9 @@
-"""From a layer's output to what its branches read: the layout says which axis is what, the pool what becomes of them.
+"""From a layer's output to what its branches read: the layout names its axes, the pool reduces the positions.
 
 A layout is a word with one letter for each axis: B is the batch, C or D the features, every other letter a
 position. "BD", "BCHW", "BTD", "TBD" and "BHWC" are the usual ones; "BCT" (1-d convolutions) or "BCTHW" (video) follow
-the same rule. Pooling gives one row for each sample, (B, D). Without pooling, one position axis gives (B, T, D), and
-more give (B, D, H, W): tokens and maps as heads of either kind take them.
+the same rule. Pooling gives one row for each sample, (B, D). Without pooling, one position axis gives tokens
+(B, T, D), and several give maps such as (B, D, H, W).
 """
 
 import inspect
@@ -26,10 +26,10 @@ Resize = Literal["targets", "logits"]
 
 @dataclass(frozen=True)
 class Dense:
-    """`pool=Dense()`, in short `pool="none"`: positions are kept, and each has a target of its own.
+    """`pool=Dense()`, or `pool="none"`, keeps the positions, and each has a target of its own.
 
-    Where targets have another number of positions, `resize` brings the `targets` (nearest) or the `logits` (linear) to
-    the other's.
+    If targets have another number of positions, `resize` resizes the `targets` (nearest) or the `logits` (linear) to
+    match.
     """
 
     resize: Resize | None = None
@@ -39,15 +39,15 @@ class Dense:
             raise unknown_name("resize", str(self.resize), get_args(Resize))
 
 
-PoolRule = PoolName | Callable[..., Tensor]  # of the feature, and of the mask where it has an argument of that name
+PoolRule = PoolName | Callable[..., Tensor]  # of the feature, and of the mask if it has an argument `mask`
 Pool = PoolRule | Dense
 
 
 def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
-    """Reduce a feature of the given layout to (B, D).
+    """Reduce a feature with this layout to (B, D).
 
     The result never shares memory with the input: a later in-place operation of the model (ReLU) must not
-    change what the branches see. Means are accumulated in float32 at least.
+    change what the branches read. Means are accumulated at least in float32.
     """
     positions = tuple(axis for axis, letter in enumerate(layout) if letter not in "BCD")
     if not positions:
@@ -61,7 +61,7 @@ def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
 
 
 def keep_positions(feature: Tensor, layout: str) -> Tensor:
-    """A view (B, T, D) of a feature with one position axis, (B, D, H, W) of one with more."""
+    """A view of a feature: (B, T, D) with one position axis, (B, D, H, W) with more."""
     axes = {letter: axis for axis, letter in enumerate(layout)}
     features = axes["C"] if "C" in axes else axes["D"]
     positions = [axis for letter, axis in axes.items() if letter not in "BCD"]
@@ -74,14 +74,14 @@ def _mean(feature: Tensor, axes: tuple[int, ...]) -> Tensor:
     if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and feature.requires_grad):
         return feature.mean(axes, dtype=wide)
     if wide == feature.dtype:
-        # The gradient of a sum is a view of the rows' gradient, that of a mean a copy as large as the feature.
+        # A sum's gradient is a view of the rows' gradient; a mean's is a copy as large as the feature.
         return feature.sum(axes) / math.prod(feature.shape[axis] for axis in axes)
     rows: Tensor = _HalfMean.apply(feature, axes)  # type: ignore[no-untyped-call]
     return rows
 
 
 class _HalfMean(torch.autograd.Function):
-    """The mean of a feature in half precision, in float32; its gradient is cast as rows, and only then spread."""
+    """The float32 mean of a half-precision feature; the gradient is cast while it is rows, then expanded."""
 
     generate_vmap_rule = True
 
@@ -103,7 +103,7 @@ class _HalfMean(torch.autograd.Function):
 
 
 def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
-    """Means (B, D) of (B, T, D) or (B, D, H, W) over the positions whose mask is not 0; 0 where there is none."""
+    """Means (B, D) of (B, T, D) or (B, D, H, W) over the positions whose mask is not 0; 0 if there are none."""
     tokens = feature if feature.ndim == 3 else feature.flatten(2).mT
     keep = (mask != 0).flatten(1).unsqueeze(-1)
     total = (tokens * keep).sum(1, dtype=torch.promote_types(feature.dtype, torch.float32))
@@ -111,14 +111,14 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
 
 
 def _last_masked(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Of tokens (B, T, D) the last whose mask is not 0, at whichever side the padding is: (B, D)."""
+    """The last token (B, D) of tokens (B, T, D) whose mask is not 0; the padding may be on either side."""
     positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     last = ((mask != 0) * positions).amax(1).clamp(min=1) - 1
     return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
 
 class Pooled(NamedTuple):
-    """How a feature becomes rows (B, D): a mean over axes, or the first position along one; and the axes of B and D."""
+    """How a feature becomes rows (B, D): mean over `axes`, or the first position on axis `token`; and the B, D axes."""
 
     axes: tuple[int, ...] = ()
     token: int | None = None
@@ -127,19 +127,19 @@ class Pooled(NamedTuple):
 
 
 class MemoryLayout(NamedTuple):
-    """Where a layer's numbers lie in its feature, and in the gradient by it."""
+    """The memory layout of a layer's feature, and of the gradient by it."""
 
     width: int
     strides: tuple[int, int, int]  # of the feature, by sample, width and position
-    positions: int  # over which it is averaged; 1 of rows
+    positions: int  # the number that are averaged; 1 for rows
     size: int  # elements of the gradient that are written
     gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
 
 
 def memory_layout(feature: Tensor, pooled: Pooled) -> MemoryLayout | None:
-    """Where the numbers of rows or means lie.
+    """The memory layout of a feature that is rows or is averaged.
 
-    None where there is nothing, memory holds the negatives (`conj`), or positions lie at more than one distance.
+    None if the feature is empty, if memory holds negated values (`is_neg`), or if positions have no single stride.
     """
     axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
     if not feature.numel() or feature.is_neg():
@@ -155,17 +155,17 @@ def memory_layout(feature: Tensor, pooled: Pooled) -> MemoryLayout | None:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads what branches take from whatever a layer gives."""
+    """Reads the branches' input from a layer's output."""
 
-    layout: str | None  # None where it is not known yet, or not asked for: a user's own pool takes the feature as it is
+    layout: str | None  # None if not known yet, or not needed: a user's own pool takes the feature as it is
     pool: PoolRule
     output: Selector | None = None
     detach: bool = False  # whether no gradient goes back into the model
-    masked: bool | None = True  # whether the model's mask is of its positions; None where nothing shows it
-    takes_mask: bool = field(init=False, default=False)  # whether the user's pool has an argument of that name
+    masked: bool | None = True  # whether the model's mask is about its positions; None if unknown
+    takes_mask: bool = field(init=False, default=False)  # whether the user's pool has an argument `mask`
 
     def __post_init__(self) -> None:
-        with suppress(TypeError, ValueError):  # of functions whose arguments nothing tells
+        with suppress(TypeError, ValueError):  # for functions without a readable signature
             takes = callable(self.pool) and "mask" in inspect.signature(self.pool).parameters
             object.__setattr__(self, "takes_mask", takes)
 
@@ -176,12 +176,12 @@ class Reader:
 
     @property
     def counts_positions(self) -> bool:
-        """Whether a mask of positions makes a difference: to what is pooled of them, or to what is learnt at each."""
+        """Whether a mask of positions changes the result: what is pooled, or what is learnt at each position."""
         return self.layout is not None and len(self.layout) > 2 and self.pool in ("mean", "last_token", "none")
 
     @property
     def pooled(self) -> Pooled | None:
-        """How rows (B, D) are made of a feature; None where that is no mean and no class token, or gives (D, B)."""
+        """How a feature becomes rows (B, D); None unless by a mean or a class token, and with the batch axis first."""
         axes = [axis for axis, letter in enumerate(self.layout or "") if letter in "BCD"]
         if self.layout is None or self.pool not in ("mean", "class_token") or self.layout[axes[0]] != "B":
             return None
@@ -191,7 +191,7 @@ class Reader:
         return Pooled((), positions[0], *axes) if len(positions) == 1 else None
 
     def check(self) -> None:
-        """Raise a `UsageError` where the layout or the pooling rule is none."""
+        """Raise a `UsageError` if the layout or the pooling rule is invalid."""
         letters = list(self.layout) if isinstance(self.layout, str) else []
         once = len(set(letters)) == len(letters) and "B" in letters and len({"C", "D"} & set(letters)) == 1
         if self.layout is not None and not once:
@@ -210,7 +210,7 @@ class Reader:
     def read(self, output: object, mask: Tensor | None = None) -> Tensor | str:
         """Rows (B, D), tokens (B, T, D) or maps (B, D, H, W); or what is wrong with the output.
 
-        Does not raise: a hook must not break a forward whose branches nobody asks for.
+        Does not raise: a hook must not break a forward whose branches may never be used.
         """
         feature = select(output, self.output)
         if feature is None:
@@ -236,7 +236,7 @@ class Reader:
             )
         if self.pool == "none" and feature.ndim > 2:
             by_position = keep_positions(feature, self.layout)
-            # In a compiled graph nobody can tell whether the model changes it in place afterwards.
+            # A compiled graph cannot detect that the model changes it in place afterwards.
             return by_position.clone() if torch.compiler.is_compiling() else by_position
         if mask is None or not self.masked or not self.counts_positions:
             return pool_features(feature, self.layout, self.pool)

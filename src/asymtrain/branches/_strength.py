@@ -1,8 +1,8 @@
-"""How strong the auxiliary losses are beside the main one: a number, or what changes while the model trains.
+"""The strength of the auxiliary losses beside the main one: a number, or a rule that changes it during training.
 
 0.5                 the weighted mean over layers counts half as much as the main loss
 Falling(0.5)        a function of the progress of training, from 0 to 1, which `branches.step(progress)` evaluates
-GradientRatio(0.1)  so strong that the branches' gradient in the model has a tenth of the main gradient's norm
+GradientRatio(0.1)  the strength at which the branches' gradient in the model has a tenth of the main gradient's norm
 """
 
 import math
@@ -43,12 +43,12 @@ class Falling:
 
 @dataclass(frozen=True)
 class GradientRatio:
-    """A strength that follows the gradients: |branches' gradient| = ratio |main gradient| in what both reach.
+    """A strength that follows the gradients: |branches' gradient| = ratio |main gradient|.
 
-    Both are measured in one optimizer step of every so many, by two further backward passes through the model, over the
-    model's parameters that both losses reach. Gradients of the batches that are accumulated for a step are summed
-    before the norm, and those of several ranks too. The strength holds from the step after; the first step only
-    measures. Needs `branches.loss(y, main=main)`, and an optimizer of torch.
+    One optimizer step of `every` measures both, by two further backward passes through the model, over the model's
+    parameters that both losses reach. Gradients are summed over the batches that a step accumulates, and over ranks,
+    before the norm. The new strength holds from the next step on; the first step only measures.
+    Needs `branches.loss(y, main=main)`, and an optimizer of torch.
     """
 
     ratio: float
@@ -63,7 +63,7 @@ StrengthRule = float | Callable[[float], float] | GradientRatio
 
 
 class Scheduled(nn.Module):
-    """A strength by the progress of training. It is a tensor, so that compiled steps and CUDA graphs see it change."""
+    """A strength that depends on training progress. It is a tensor, so compiled steps and CUDA graphs see it change."""
 
     STAYED = (
         "the strength is a function of the progress of training, and branches.step(progress) was never called, so it "
@@ -74,11 +74,11 @@ class Scheduled(nn.Module):
     def __init__(self, rule: Any, device: torch.device) -> None:
         super().__init__()
         self.rule = rule
-        self.moved = False  # whether anyone has said how far the training is
+        self.moved = False  # whether `step` was ever called
         self.register_buffer("strength", torch.tensor(self.at(0.0), dtype=torch.float32, device=device))
 
     def at(self, progress: float) -> float:
-        """What the rule says at a progress from 0 to 1."""
+        """The rule's strength at a progress from 0 to 1."""
         return checked(self.rule(progress), f"the strength at progress {progress:g}")
 
     def step(self, progress: float) -> None:
@@ -92,7 +92,7 @@ class Scheduled(nn.Module):
 
 
 class Following(Scheduled):
-    """A strength by the norms of two gradients. It is saved with the number of steps, so that training resumes."""
+    """A strength from the norms of two gradients. Its state has the number of steps, so that training can resume."""
 
     STAYED = (
         "the strength follows gradients, and no step of an optimizer of torch.optim was seen, so it stayed 0: give a "
@@ -104,18 +104,18 @@ class Following(Scheduled):
     def __init__(self, rule: GradientRatio, device: torch.device) -> None:
         super().__init__(rule, device)
         self.steps = 0  # of optimizers
-        self.has_loss = False  # whether a loss was asked for since the last of them
-        self.sums: list[_Sum] = []  # of the gradients since then: those of the main loss, and of the branches'
+        self.has_loss = False  # whether a loss was taken since the last step
+        self.sums: list[_Sum] = []  # of the gradients since the last step: of the main loss, and of the branches
 
     def at(self, progress: float) -> float:
-        """The first step only measures."""
+        """0 at first: the first step only measures."""
         return 0.0
 
     def step(self, progress: float) -> None:
-        """Do nothing: it follows gradients, whatever the progress."""
+        """Do nothing: this strength does not depend on progress."""
 
     def measure(self, main: object, auxiliary: Tensor, model: nn.Module | None) -> None:
-        """Note the gradients of both losses of a batch, in a step that measures."""
+        """In a measuring step, add the gradients of both losses of a batch."""
         if not isinstance(main, Tensor) or main.numel() != 1 or not main.requires_grad:
             raise UsageError(
                 "strength=GradientRatio(...) follows the main loss, with its graph: call branches.loss(y, main=main)"
@@ -135,7 +135,7 @@ class Following(Scheduled):
         mains, others = self.sums
         mains.add(_gradients(main, weights))
         if not auxiliary.requires_grad:
-            return  # every layer was skipped, on another rank perhaps not
+            return  # every layer was skipped here, perhaps not on another rank
         others.add(_gradients(auxiliary, weights))
         if not any(one and other for one, other in zip(mains.reached, others.reached, strict=True)):
             raise UsageError(
@@ -145,7 +145,7 @@ class Following(Scheduled):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Set the strength by what was measured for the step that an optimizer has made."""
+        """After an optimizer's step: set the strength from what was measured for it."""
         if not self.has_loss:
             return  # the second optimizer of a step, or a step without a loss
         self.steps, self.has_loss, self.moved = self.steps + 1, False, True
@@ -153,17 +153,17 @@ class Following(Scheduled):
         if not sums:
             return
         mains, others = (part.norms(self.strength.device) for part in sums)
-        both = (mains > 0) & (others > 0)  # a compiled model gives zeros for what a loss does not reach
+        both = (mains > 0) & (others > 0)  # a compiled model gives zeros for parameters that a loss does not reach
         strength = self.rule.ratio * (mains * both).norm() / (others * both).norm()
-        # Where a gradient is 0 or not finite, it says nothing; to read it here would stall the step.
+        # A gradient of 0 or inf changes nothing. `where`, since reading the value here would stall the step.
         self.strength.copy_(torch.where(strength.isfinite(), strength, self.strength))
 
     def get_extra_state(self) -> Tensor:
-        """The number of steps, as a tensor, which every format of checkpoints takes."""
+        """The number of steps, as a tensor, which every checkpoint format supports."""
         return torch.tensor(self.steps)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on from a number of steps."""
+        """Continue from a number of steps."""
         self.steps = int(state)
 
 
@@ -171,26 +171,26 @@ class _Sum:
     """The sum of a loss's gradients over batches, and which parameters they reached."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
-        # At least float32: a sum of many in half precision loses the small ones.
+        # At least float32: a long sum in half precision loses the small terms.
         self.values = [torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in weights]
         self.reached = [False] * len(weights)
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add those of a batch."""
+        """Add the gradients of a batch."""
         for index, gradient in enumerate(gradients):
             if gradient is not None:
                 self.values[index] += gradient
                 self.reached[index] = True
 
     def norms(self, device: torch.device) -> Tensor:
-        """By parameter (P,), of the sum over all ranks."""
+        """The norm for each parameter (P,), of the sum over all ranks."""
         for value in self.values if ranks() > 1 else ():
             torch.distributed.all_reduce(value)
         return torch.stack([value.norm().to(device, torch.float32) for value in self.values])
 
 
 def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """None for what the loss does not reach."""
+    """The gradients by weight; None for weights that the loss does not reach."""
     try:
         return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
@@ -203,7 +203,7 @@ def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor | None, 
 
 
 def checked(strength: object, what: str = "strength") -> float:
-    """A strength as a float; a `UsageError` where it is no finite number of 0 or more."""
+    """A strength as a float; raises a `UsageError` unless it is a finite number of 0 or more."""
     number = is_number(strength)
     if isinstance(strength, Tensor) and strength.numel() == 1 and not strength.is_complex():
         number, strength = True, strength.item()
@@ -213,7 +213,7 @@ def checked(strength: object, what: str = "strength") -> float:
 
 
 def checked_rule(strength: object) -> StrengthRule:
-    """What `attach` was given as a strength, or a `UsageError`."""
+    """The `strength` argument of `attach`, validated."""
     if isinstance(strength, type):
         raise UsageError(f"strength is a class: give an instance of it, such as {strength.__name__}(0.5)")
     if isinstance(strength, GradientRatio) or callable(strength):
@@ -222,7 +222,7 @@ def checked_rule(strength: object) -> StrengthRule:
 
 
 def convolutional(layers: Mapping[str, nn.Module]) -> str | None:
-    """The first layer that holds a convolution over more than one position; None where none does."""
+    """The first layer that holds a convolution over more than one position, or None."""
     for name, layer in layers.items():
         kernels = (part.kernel_size for part in layer.modules() if isinstance(part, Conv1d | Conv2d | Conv3d))
         if any(max(size) > 1 for size in kernels):

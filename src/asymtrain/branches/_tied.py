@@ -1,9 +1,9 @@
 """The model's own output layer and the norm before it, for heads that are tied to them: found in one forward.
 
-The output layer is the linear layer whose result is in the model's output. Its input tells the norm: the one whose
-result it reads, or a part of that (a class token, the last positions). Where the norm's result reaches the layer by
-another way, such as a mean over tokens, no order of the two is the model's own at an inner layer, and the layers must
-be given.
+The output layer is the linear layer whose result is in the model's output. The final norm is the one whose result it
+reads, or a part of that result (a class token, the last positions). If the norm's result reaches the output layer by
+another way, such as a mean over tokens, calling the two in sequence on an inner layer is not what the model does, and
+the layers must be given.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from asymtrain.errors import UsageError
 
 
 class OutputLayers(NamedTuple):
-    """What the model's output is made by."""
+    """The layers that make the model's output."""
 
     modules: list[nn.Module]  # the final norm, if there is one, and the output layer
-    reads: str  # the layer that they read, whose own answer by them is the model's; "" if it is none of those asked for
+    reads: str  # the layer that they read, so its tied head would give the model's logits; "" if not among the layers
 
 
 def output_layers(model: nn.Module, sample: object, layers: Mapping[str, nn.Module]) -> OutputLayers:
-    """The model's output layers, and which of some layers they read; a `UsageError` if they cannot be found."""
+    """The model's output layers, and which of `layers` they read; raises a `UsageError` if none are found."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
     features: dict[str, Tensor] = {}
 
@@ -62,7 +62,7 @@ def output_layers(model: nn.Module, sample: object, layers: Mapping[str, nn.Modu
             source = before[-1][1]
         read = [name for name, feature in features.items() if _memory(feature) == _memory(source)]
     last = [module for module, _, _ in calls if module in norms][-1:]
-    # What a layer gives, or a block like it, whose last norm is a part of it, is normed already.
+    # If the last norm is part of one of the layers, or of a block, their outputs are normed already.
     modules = {name or ROOT: module for name, module in model.named_modules()}
     blocks = [*layers.values(), *(modules[path] for series in repeated_blocks(modules) for path in series)]
     if not before and last and not any(last[0] in block.modules() for block in blocks):

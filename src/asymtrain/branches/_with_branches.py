@@ -12,7 +12,7 @@ from asymtrain.branches._core import Branches
 from asymtrain.branches._criterion import Criterion
 from asymtrain.errors import UsageError
 
-LABELS = ("labels", "label", "targets", "target", "y")  # what models and batches call them
+LABELS = ("labels", "label", "targets", "target", "y")  # their usual names in models and batches
 
 
 class WithBranches(nn.Module):
@@ -26,15 +26,15 @@ class WithBranches(nn.Module):
     >>> output, logits = net(x)
     >>> loss = torch.nn.functional.cross_entropy(output, y) + branches.loss(y, logits=logits)
 
-    A second set of branches on the model goes around the first: `WithBranches(WithBranches(model, one), two)` gives
+    A second set of branches on the model wraps the first: `WithBranches(WithBranches(model, one), two)` gives
     `(output, logits of one), logits of two`.
 
     Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
-    them. Its copies and pickles are whole: the copy's branches are on the copy's model.
+    them. A copy or pickle is complete: the copy's branches are on the copy's model.
     """
 
     model: nn.Module
-    _inner = False  # whether another set is around this one
+    _inner = False  # whether another WithBranches wraps this one
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__()
@@ -45,11 +45,11 @@ class WithBranches(nn.Module):
             bare = bare.model
         self.model = model
         self.branches = branches
-        self._on = [bare]  # what the branches are on; in a list, since it is no second part of this module
+        self._on = [bare]  # the model with the hooks; in a list, so that it is not registered as a second submodule
         if isinstance(model, WithBranches):
             model._inner = True
-        # Idle branches are equal on all ranks from the seed and never change, and a strength changes alike on all of
-        # them; DDP would broadcast both at every step.
+        # DDP would broadcast these buffers at every step. Idle branches are equal on all ranks by their seed and never
+        # change, and a strength changes equally on all ranks.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
         of_branches = [name for name, _ in branches.named_buffers() if ".idle" in name or name == "schedule.strength"]
         ignored += [f"branches.{name}" for name in of_branches]
@@ -57,8 +57,8 @@ class WithBranches(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by layer."""
-        # A sharded model can only be called through the module that was sharded, and an inner set by the outer one;
-        # after strip it has no logits.
+        # After strip these two must still be callable, without logits: a sharded model only runs through the module
+        # that was sharded, and the outer WithBranches calls an inner one.
         if self.branches.stripped and not (is_sharded(self) or self._inner):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         if torch.compiler.is_compiling() and is_exporting():
@@ -66,12 +66,12 @@ class WithBranches(nn.Module):
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):
-            # Layers of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
+            # Layers of one width share a product, and FSDP2 warns about outputs that are views of another tensor.
             output, logits = self._apart((output, logits))
         return output, logits
 
     def _apart(self, output: tuple[Any, dict[str, Tensor]]) -> tuple[Any, dict[str, Tensor]]:
-        """This pair's output, in which no logits of it, or of a set inside of it, are views."""
+        """The output with all logits, also those of inner WithBranches, copied so that none is a view."""
         inner, logits = output
         if isinstance(self.model, WithBranches):
             inner = self.model._apart(inner)
@@ -84,7 +84,7 @@ class WithBranches(nn.Module):
 
 
 class WithLoss(WithBranches):
-    """A model that returns its own loss, and its branches: its output, with the auxiliary loss in its loss.
+    """A model that returns its own loss, and its branches; calling it adds the auxiliary loss to that loss.
 
     >>> import torch
     >>> from asymtrain import attach
@@ -101,9 +101,9 @@ class WithLoss(WithBranches):
     >>> bool(loss > own)
     True
 
-    The output is a tuple with the loss, a number, in it, or has an entry `loss`. The targets are the argument of the
-    model that is called `labels`, `label`, `targets`, `target` or `y`. Without targets, without gradients and after
-    `strip` it is the model. In DistributedDataParallel and `torch.compile` the branches are a part of it.
+    The model's output must be a tuple that holds the loss as a scalar tensor, or a mapping with an entry `loss`. The
+    targets are the model's argument `labels`, `label`, `targets`, `target` or `y`. Without targets, without gradients
+    and after `strip` it only calls the model. It works in DistributedDataParallel and `torch.compile`.
     """
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
@@ -111,15 +111,15 @@ class WithLoss(WithBranches):
         names = list(inspect.signature(model.forward).parameters)
         self._target = next((name for name in LABELS if name in names), LABELS[0])
         self._index = names.index(self._target) if self._target in names else len(names)
-        self._criterion = [Criterion(branches)]  # in a list, since the branches are part of this module already
+        self._criterion = [Criterion(branches)]  # in a list, since the branches are already a submodule
 
     @property
     def criterion(self) -> Criterion:
-        """Its `parts` are the losses of the latest call by name, for a log."""
+        """The criterion; its `parts` are the losses of the latest call by name, for a log."""
         return self._criterion[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns; in training with the auxiliary loss in its loss."""
+        """The model's output; in training its loss includes the auxiliary loss."""
         target = args[self._index] if self._index < len(args) else kwargs.get(self._target)
         if target is None or not torch.is_grad_enabled() or self.branches.stripped:
             return self.model(*args, **kwargs)

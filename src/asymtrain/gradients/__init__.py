@@ -1,6 +1,6 @@
-"""Do two objectives pull the shared parameters the same way? Cosines between their gradients.
+"""Cosines between the gradients of two objectives: do they pull the shared parameters the same way?
 
-Pure functions, and a log for a training loop. A cosine with a zero gradient is undefined: it is `None`, never 0 and
+Pure functions, and a log for a training loop. A cosine with a zero gradient is undefined: it is `None`, never 0 or
 never NaN.
 """
 

@@ -1,4 +1,4 @@
-"""Cosines between the gradients of two losses: pure functions, a backward pass that measures on its way, and a log."""
+"""Cosines between the gradients of two losses: pure functions, a backward pass that measures too, and a log."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from asymtrain.intervals import COSINES, CosineSummary, batch_means, deviation, 
 
 @dataclass(frozen=True)
 class LayerAlignment:
-    """Cosine and norms over the parameters of one layer that both losses reach."""
+    """The cosine and norms over the parameters of one layer that both losses reach."""
 
     cosine: float | None
     main_norm: float
@@ -22,7 +22,7 @@ class LayerAlignment:
 
 @dataclass(frozen=True)
 class Alignment(LayerAlignment):
-    """An auxiliary gradient compared to the main gradient over shared parameters.
+    """The comparison of an auxiliary gradient with the main gradient over shared parameters.
 
     A layer is a module that owns parameters: `blocks.0.attention` of `blocks.0.attention.weight`. A parameter of the
     model itself is a layer of its own.
@@ -54,11 +54,11 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
 def backward_with_alignment(
     main: Tensor, auxiliary: Tensor, alpha: float, model: nn.Module, branches: nn.Module | None = None
 ) -> Alignment:
-    """`(main + alpha * auxiliary).backward()` that returns the alignment too, in two backward passes instead of three.
+    """`(main + alpha * auxiliary).backward()` that also returns the alignment, in two backward passes instead of three.
 
-    The gradients of both losses are computed by themselves and their sum is added to `.grad` of the parameters of
-    `model` and `branches`; parameters elsewhere get none. The sum is that of the ordinary backward up to rounding.
-    Hooks that run when a gradient is accumulated do not run, so a model in DistributedDataParallel is refused.
+    The gradients of the losses are computed separately, and their sum is added to `.grad` of the parameters of `model`
+    and `branches`; other parameters get none. The sum equals that of the ordinary backward up to rounding.
+    Hooks on gradient accumulation do not run, so a model in DistributedDataParallel is refused.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -92,7 +92,7 @@ def gradients_of_both(
     parameters = [*of_model.values(), *more]
     mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
     auxiliaries = gradients_of(auxiliary, parameters, keep_graph=keep_graph, called="the auxiliary loss")
-    # Not strict: the branches' own gradients come last, and have no name in the model.
+    # Not strict: the branches' gradients come last, without names in the model.
     measured = compare_gradients(zip(of_model, mains, auxiliaries, strict=False))
     return measured, list(zip(parameters, mains, auxiliaries, strict=True))
 
@@ -102,13 +102,13 @@ def accumulate(parameter: nn.Parameter, first: Tensor | None, second: Tensor | N
     """Add to `.grad` each of two gradients that is not None."""
     reached = [gradient for gradient in (first, second) if gradient is not None]
     if reached:
-        # A copy of a single one: autograd may hand out one tensor for two parameters.
+        # A single gradient is copied: autograd may return one tensor for two parameters.
         total = reached[0] + reached[1] if len(reached) > 1 else reached[0].clone()
         parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
 
 
 def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
-    """Cosine between two gradients, each given as a list of tensors; `None` where one is zero or not finite."""
+    """The cosine between two gradients, each given as a list of tensors; `None` if one is zero or not finite."""
     return _summed(_products(zip(first, second, strict=True))).cosine
 
 
@@ -116,7 +116,7 @@ def gradients_of(
     loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str
 ) -> tuple[Tensor | None, ...]:
     """Gradients of a loss; None for a parameter that it does not reach. `called` is its name in errors."""
-    # The loss's value is not looked at: that would wait for the device.
+    # The loss's value is not read: that would wait for the device.
     if not isinstance(loss, Tensor):
         raise UsageError(
             f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
@@ -131,7 +131,7 @@ def gradients_of(
     try:
         return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
-        # No property of a loss shows whether its graph still exists: only the call does.
+        # No property of a loss shows whether its graph still exists; only the call does.
         if "through the graph a second time" not in str(error):
             raise
         raise UsageError(
@@ -141,8 +141,8 @@ def gradients_of(
 
 
 def compare_gradients(gradients: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Alignment:
-    """The alignment of two gradients that are given parameter by parameter, with the parameter's name."""
-    # torch.compile's prefix is no part of a name.
+    """The alignment of two gradients, given by parameter with the parameter's name."""
+    # torch.compile's prefix is not part of the name.
     by_name = {name.replace("_orig_mod.", ""): (g, h) for name, g, h in gradients if g is not None and h is not None}
     if not by_name:
         raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
@@ -159,7 +159,7 @@ def compare_gradients(gradients: Iterable[tuple[str, Tensor | None, Tensor | Non
 
 
 def _products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[float, float, float]]:
-    """For each pair of tensors: their product, and the square of each. One transfer from the device for all."""
+    """For each pair of tensors their dot product and the square of each, in one transfer from the device."""
     sums: list[Tensor] = []
     for g, h in pairs:
         g, h = g.detach().double(), h.detach().double()
@@ -180,10 +180,10 @@ def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
 
 @dataclass(frozen=True)
 class AlignmentSummary(CosineSummary):
-    """Means over a log of alignments. It has an interval from 10 steps on."""
+    """Means over a log of alignments, with an interval from 10 steps on."""
 
-    steps: int  # alignments that were added
-    std: float | None  # over steps; divides by their number less one
+    steps: int  # the number of alignments added
+    std: float | None  # over steps (n - 1)
     by_layer: Mapping[str, float | None]  # mean cosine of each layer
 
 
@@ -206,7 +206,7 @@ class AlignmentLog:
         self.alignments: list[Alignment] = []
 
     def add(self, measured: Alignment) -> None:
-        """Keep an alignment; the order is that of training."""
+        """Append an alignment, in the order of training."""
         self.alignments.append(measured)
 
     def summary(self, confidence: float = 0.95) -> AlignmentSummary:

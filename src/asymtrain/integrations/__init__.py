@@ -1,4 +1,4 @@
-"""Branches in the tools people train with. Each file needs its own library, and nothing else imports it.
+"""Branches in other training libraries. Each file needs its own library, and nothing else imports it.
 
 timm.py           a task around any task of timm's training script
 transformers.py   one call for the `Trainer` of Hugging Face, and for TRL

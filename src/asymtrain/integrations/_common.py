@@ -13,7 +13,7 @@ from asymtrain.gradients import alignment
 
 
 def labels_of(batch: Any) -> Tensor:
-    """The labels of a batch: its entry of that name, or the second of a pair."""
+    """The labels of a batch: its entry with one of their usual names, or the second of a pair."""
     labels: Any = None
     if isinstance(batch, Mapping):
         labels = next((batch[name] for name in LABELS if name in batch), None)
@@ -30,17 +30,17 @@ def labels_of(batch: Any) -> Tensor:
 
 
 class Adapter:
-    """The branches of a training: attached, their loss added, their strength moved, stripped.
+    """The branches of a training: attaches them, adds their loss, updates their strength, strips them.
 
     take        the arguments of `attach`, and two more
     attach      before anything of the training is compiled or wrapped
-    join        the optimizer has its state: their parameters go into it
+    join        put their parameters into the optimizer, once it has its state
     add         in each step
     step        after each step
     strip       at the end
     """
 
-    branches: Branches | None = None  # those of the latest training
+    branches: Branches | None = None  # of the latest training
 
     def take(self, options: dict[str, Any], targets: Callable[[Any], Tensor] | None, cosine: bool) -> None:
         """Store what the user gave."""
@@ -51,7 +51,7 @@ class Adapter:
             )
         self.options, self.targets, self.cosine = options, targets or labels_of, cosine
         self.part: OptimizerPart | None = None
-        self.restored: Mapping[str, Any] = {}  # of a checkpoint, until the branches are there
+        self.restored: Mapping[str, Any] = {}  # a checkpoint's state, until the branches are attached
 
     @property
     def training(self) -> Branches | None:
@@ -61,7 +61,7 @@ class Adapter:
     def attach(self, model: nn.Module, sample: object) -> None:
         """Attach for this training."""
         if self.training is not None:
-            self.strip()  # those of a training that did not come to its end
+            self.strip()  # the branches of a training that did not finish
         elif self.branches is not None:
             warnings.warn("the branches of the last training were stripped: attached anew", UsageWarning, stacklevel=2)
         self.branches = attach(model, **{**self.options, "sample": sample})
@@ -70,7 +70,7 @@ class Adapter:
             self.branches.load_state_dict(self.restored["branches"])
 
     def join(self, optimizer: Any, progress: float) -> None:
-        """Put their parameters into the optimizer, as the checkpoint had them."""
+        """Put the branches' parameters into the optimizer, with the checkpoint's state."""
         assert self.branches is not None
         self.part = OptimizerPart(optimizer, self.branches)
         if "optimizer" in self.restored:
@@ -81,7 +81,7 @@ class Adapter:
     def add(
         self, main: Tensor, targets: Tensor, measured_on: nn.Module | None, weight: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss to train on; and what a log shows, where a model is given to measure the gradient cosine on."""
+        """The loss to train on, and values for a log if `measured_on` is given, the model for the gradient cosine."""
         assert self.branches is not None
         total, auxiliary = self.criterion.add(main, targets, weight=weight)
         if measured_on is None:
@@ -93,18 +93,18 @@ class Adapter:
         return total, {name: value for name, value in logged.items() if value is not None}
 
     def step(self, progress: float) -> None:
-        """Move the strength to where training is."""
+        """Update the strength to the progress of training."""
         if self.training is not None:
             self.training.step(min(progress, 1.0))
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: the branches and their part of the optimizer, while they are on the model."""
+        """The state for a checkpoint: the branches and their part of the optimizer, while they are on the model."""
         if self.training is None or self.part is None:
             return {}
         return {"branches": self.training.state_dict(), "optimizer": self.part.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        """Keep what a checkpoint had until the branches are attached; trainers add arguments of their own."""
+        """Keep a checkpoint's state until the branches are attached; trainers pass further arguments."""
         self.restored = state_dict
 
     def strip(self) -> None:
@@ -116,14 +116,14 @@ class Adapter:
 
 
 class OptimizerPart:
-    """The branches' parameters in an optimizer, which saves and loads its state as though they were not there.
+    """The branches' parameters in an optimizer, which saves and loads its state without them.
 
-    So a checkpoint resumes with branches, which take their part from beside it, and without. They are in the last
-    group, where the head of a model is, and no group is new: schedulers that exist already count the groups.
+    So a checkpoint can resume without branches, or with them: their state is stored separately. They are in the last
+    group, with the model's head. No group is added, since existing schedulers count the groups.
     """
 
     def __init__(self, optimizer: Any, branches: Branches) -> None:
-        self.optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)  # of accelerate's wrapper
+        self.optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
         self.values = {name: value for name, value in branches.named_parameters() if value.requires_grad}
         self.saved_state: dict[str, Any] = {}
         self.put()
@@ -136,7 +136,7 @@ class OptimizerPart:
         ]
 
     def put(self) -> None:
-        """Put them into the last group, with the state that they had."""
+        """Put the parameters into the last group, with their saved state."""
         group = self.optimizer.param_groups[-1]
         group["params"] = [*group["params"], *self.values.values()]
         if "param_names" in group:
@@ -144,7 +144,7 @@ class OptimizerPart:
         self.optimizer.state.update({self.values[name]: state for name, state in self.saved_state.items()})
 
     def take_out(self) -> None:
-        """Take them out of the last group, and keep their state."""
+        """Take the parameters out of the last group, and save their state."""
         self.saved_state = self.state_dict()
         group, count = self.optimizer.param_groups[-1], len(self.values)
         for column in {"params", "param_names"} & group.keys():
@@ -153,14 +153,14 @@ class OptimizerPart:
             self.optimizer.state.pop(value, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state of the branches' parameters, by name."""
+        """The optimizer's state for the branches' parameters, by name."""
         state = self.optimizer.state
         return {name: state[value] for name, value in self.values.items() if value in state}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take up a state, on the devices of the parameters."""
+        """Load a state, on the devices of the parameters."""
         group = self.optimizer.param_groups[-1]
-        counts_there = group.get("fused") or group.get("capturable")  # else counts of steps are on the CPU, as in torch
+        counts_there = group.get("fused") or group.get("capturable")  # else step counts are on the CPU, as in torch
         for name in saved.keys() & self.values.keys():
             value = self.values[name]
             self.optimizer.state[value] = {
@@ -169,13 +169,13 @@ class OptimizerPart:
             }
 
     def remove(self) -> None:
-        """Let the optimizer save and load as it did."""
+        """Remove the hooks from the optimizer."""
         for handle in self.handles:
             handle.remove()
 
 
 def sharded_error(by: str, instead: str) -> UsageError:
-    """For trainers that shard the model, which nobody can attach to any more."""
+    """The error for trainers that shard the model, which no longer allows attaching."""
     return UsageError(
         f"branches do not work in a model sharded by {by}: train with {instead}, or in a loop of your own with "
         "fully_shard(WithBranches(model, branches))"
@@ -183,7 +183,7 @@ def sharded_error(by: str, instead: str) -> UsageError:
 
 
 def part_of(module: nn.Module, name: str = "") -> nn.Module:
-    """The part of a module to attach to, out of what DDP and torch.compile put around it."""
+    """The part of a module to attach to, unwrapped from DDP and torch.compile."""
     if not isinstance(name, str):
         raise UsageError(
             f"model= is the name of the part that the training step calls, such as model='net', got a "

@@ -2,7 +2,7 @@
 
 FIT_START     attach; the branches' parameters join the optimizer, which has the state of the checkpoint by now
 AFTER_LOSS    the auxiliary loss is added to `state.loss`, before Composer scales it for microbatches
-BATCH_END     the strength moves with the training
+BATCH_END     the strength follows the training
 FIT_END       strip
 """
 
@@ -32,10 +32,10 @@ class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer i
     Args:
         model: the part of the ComposerModel to attach to, by name: `module` of a `ComposerClassifier`, `model` of a
             `HuggingFaceModel`. Default: the ComposerModel itself, whose argument is the whole batch.
-        sample: what that part is called with; needed where `model` names one. Default: a batch of the training data.
+        sample: what that part is called with; needed if `model` names one. Default: a batch of the training data.
         targets: a function from the batch to the targets of the branches. Default: its labels.
         cosine: whether the gradient cosine is logged too, which costs two backwards at each batch that is logged.
-        every: batches between those that are logged, since Composer has no such number.
+        every: log every so many batches, since Composer has no such setting.
         options: the other arguments of `attach`: `classes`, `strength`, `at` and the rest.
     """
 
@@ -59,7 +59,7 @@ class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer i
         return event in (Event.FIT_START, Event.AFTER_LOSS, Event.BATCH_END, Event.FIT_END)
 
     def apply(self, event: Event, state: Any, logger: Any) -> None:
-        """Attach, add, move, strip."""
+        """Attach, add the loss, update the strength or strip, depending on the event."""
         if event == Event.FIT_START:
             self.begin(state)
         elif event == Event.AFTER_LOSS:
@@ -70,7 +70,7 @@ class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer i
             self.strip()
 
     def begin(self, state: Any) -> None:
-        """Attach to the model that is in DDP and the compiler, before its first call."""
+        """Attach to the model inside DDP and the compiler, before its first call."""
         sample = self.sample
         if sample is None:
             with torch.random.fork_rng():
@@ -79,7 +79,7 @@ class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer i
         self.join(state.optimizers[0], _progress(state))
 
     def add_to_loss(self, state: Any, logger: Any) -> None:
-        """Add to the loss, or to the one of several that counts."""
+        """Add the auxiliary loss to the loss, or to the main one of several."""
         if self.training is None or not torch.is_grad_enabled():
             return
         loss = state.loss
@@ -94,7 +94,7 @@ class BranchesAlgorithm(Adapter, Algorithm):  # type: ignore[misc]  # Composer i
         logger.log_metrics({f"loss/train/{name}": float(value) for name, value in logged.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """What Composer asks of any algorithm, and the branches."""
+        """The state that Composer expects of any algorithm, and the branches'."""
         return {**Algorithm.state_dict(self), **super().state_dict()}
 
 

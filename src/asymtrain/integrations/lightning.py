@@ -1,13 +1,13 @@
-"""Branches in Lightning: one callback, and the LightningModule stays as it is.
+"""Branches in Lightning: one callback; the LightningModule does not change.
 
     setup             training_step of this one object is wrapped
     fit start         attach, on the model's device
     train start       the branches' parameters join the optimizer, which has the state of the checkpoint by now
     training_step     its loss + the auxiliary loss
-    fit end           strip, and the wrapper goes
+    fit end           strip, and remove the wrapper
 
 Why wrap `training_step`: Lightning has no hook that may change the loss. A second backward in `on_before_backward`
-would miss what Lightning does to the one loss it knows: division by the accumulated batches, scaling, DDP's reducer.
+would miss what Lightning does with the main loss: division by the accumulated batches, scaling, DDP's reducer.
 """
 
 import functools
@@ -73,7 +73,7 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
         own = pl_module.training_step
         self.step_before = {name: step for name, step in vars(pl_module).items() if name == "training_step"}
 
-        # Lightning looks through one wrapper for the arguments of the step, and its compiler makes another.
+        # Unwrapped, since Lightning looks through one wrapper for the step's arguments, and its compiler adds another.
         @functools.wraps(inspect.unwrap(own))
         def training_step(*args: Any, **kwargs: Any) -> Any:
             batch = args[0] if args else kwargs["batch"]
@@ -82,37 +82,37 @@ class BranchesCallback(Adapter, Callback):  # type: ignore[misc]  # Lightning is
         pl_module.training_step = training_step
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Attach, with what lay in the checkpoint."""
+        """Attach, with the checkpoint's state."""
         sample = getattr(pl_module, "example_input_array", None) if self.sample is None else self.sample
         if sample is None:
             raise UsageError("attach needs a batch of inputs: give sample=, or set the module's example_input_array")
         if isinstance(sample, list):
-            sample = tuple(sample)  # of arguments, as `attach` takes them
-        sample = trainer.precision_plugin.convert_input(sample)  # as it does with batches: half precision
+            sample = tuple(sample)  # a tuple of arguments, as `attach` takes it
+        sample = trainer.precision_plugin.convert_input(sample)  # as Lightning does with batches, for half precision
         self.attach(part_of(pl_module, self.model), move_data_to_device(sample, pl_module.device))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The optimizer has its state."""
+        """Put the branches into the optimizer, which now has its state."""
         self.steps = trainer.estimated_stepping_batches
         self.join(trainer.optimizers[0], trainer.global_step / self.steps)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Move the strength."""
+        """Update the strength."""
         self.step(trainer.global_step / self.steps)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Strip, after the last checkpoint of the fit was written."""
+        """Strip, after the fit's last checkpoint is written."""
         self.unwrap(pl_module)
         self.strip()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the module bare, and the state as a checkpoint on the way out must find it."""
+        """Take wrapper and hooks off the module, but keep the state for a checkpoint that may follow."""
         self.unwrap(pl_module)
         if self.training is not None:
             self.training.disconnect()
 
     def unwrap(self, module: Any) -> None:
-        """Put back the `training_step` that the module had: one of its own where Lightning has compiled it."""
+        """Restore the module's `training_step`, which is an instance attribute if Lightning has compiled it."""
         if self.step_before is not None:
             vars(module).pop("training_step")
             vars(module).update(self.step_before)

@@ -1,10 +1,10 @@
-"""Branches in timm's training script: a task around the script's own.
+"""Branches in timm's training script: a task that wraps the script's task.
 
     task = BranchTask(ClassificationTask(...), sample=..., classes=...)     in train.py, where the task is made
     task.strip(optimizer)                                                   at its end
 
-timm builds the optimizer from `get_trainable_module()`, which is the model and its branches. It evaluates, averages
-(EMA) and saves `get_eval_model()`, which is the model alone.
+timm builds the optimizer from `get_trainable_module()`, the model and its branches. It evaluates, averages (EMA) and
+saves `get_eval_model()`, the model alone.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
         options: the other arguments of `attach`: `classes`, `strength`, `at` and the rest.
 
     Attributes:
-        branches: those on the model. With a strength that is a function of progress, the script calls
+        branches: the branches on the model. With a strength that is a function of progress, the script calls
             `task.branches.step(epoch / num_epochs)`.
         criterion: its `parts` are the losses of the latest step by name, for a log.
 
@@ -48,7 +48,7 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
         self.task, self.criterion = task, Criterion(self.branches)
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The task's loss with the auxiliary loss in it, and that beside it."""
+        """The task's result, with the auxiliary loss added to its loss, and as an entry of its own."""
         result = self.task(input, target)
         if self.branches.stripped or not torch.is_grad_enabled():
             return result
@@ -61,17 +61,17 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
         clean(self.task)  # copies of the model (EMA) have hooks that do nothing
 
     def get_trainable_module(self, ema: bool = False) -> nn.Module | None:
-        """What the optimizer trains: the model and its branches. An average is of the model alone."""
+        """What the optimizer trains: the model and its branches. The EMA has the model alone."""
         module = self.task.get_trainable_module(ema=ema)
         return module if ema or self.branches.stripped else _Both(module, self.branches)
 
     def get_task_state(self, module: Any = None, ema: bool = False) -> dict[str, Any]:
-        """What a checkpoint holds beside the model."""
+        """The state that a checkpoint holds beside the model."""
         state = self.task.get_task_state(ema=ema)
         return state if ema or self.branches.stripped else {**state, "branches": self.branches.state_dict()}
 
     def load_task_state(self, state: Any, strict: bool = True, module: Any = None, ema: bool = False) -> None:
-        """Take up what a checkpoint holds beside the model; of a training without branches, new ones stay."""
+        """Load the state that a checkpoint holds beside the model; if it has no branches, the new ones stay."""
         rest = dict(state or {})
         branches = rest.pop("branches", None)
         if branches is not None and not ema:
@@ -79,12 +79,12 @@ class BranchTask(TrainingTask):  # type: ignore[misc]  # timm is optional, and u
         self.task.load_task_state(rest, strict=strict, ema=ema)
 
     def prepare_distributed(self, device_ids: Any = None, **options: Any) -> "BranchTask":
-        """As the task's; the branches' gradients are averaged beside DDP."""
+        """Like the task's; the branches' gradients are averaged outside DDP."""
         self.task.prepare_distributed(device_ids=device_ids, **options)
         return self
 
     def get_eval_model(self, module: Any = None, ema: bool = False) -> Any:
-        """As the task's: the model alone."""
+        """Like the task's: the model alone."""
         return self.task.get_eval_model(ema=ema)
 
 
@@ -103,14 +103,14 @@ for _name in set(vars(TrainingTask)) - set(vars(BranchTask)) - _MADE_OF_OTHERS:
 
 
 class _Both(nn.Module):
-    """A model and its branches, as timm makes parameter groups of them."""
+    """A model and its branches, as a module from which timm makes parameter groups."""
 
     def __init__(self, model: nn.Module, branches: nn.Module) -> None:
         super().__init__()
         self.model, self.branches = model, branches
 
     def no_weight_decay(self) -> set[str]:
-        """Those of the model, by their names here."""
+        """The model's parameters without weight decay, by their names in this module."""
         own = getattr(unwrap_model(self.model), "no_weight_decay", set)
         return {f"model.{name}" for name in own()}
 

@@ -1,7 +1,7 @@
-"""The two objectives combined by an aggregator of TorchJD, in a loop of your own.
+"""Combine the two objectives with an aggregator of TorchJD, in your own loop.
 
-`combine_backward` stands where `(main + alpha * auxiliary).backward()` stands. The optimizer and the rest of the loop
-stay as they are. Runs of the lab train on the sum.
+`combine_backward` replaces `(main + alpha * auxiliary).backward()`. The optimizer and the rest of the loop stay as they
+are. Runs of the lab train on the sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ AGGREGATORS = {
     "imtl_g": "IMTLG",
     "aligned_mtl": "AlignedMTL",
 }
-"""Names that stand for a class of `torchjd.aggregation` with its defaults."""
+"""Names of classes of `torchjd.aggregation`, with their defaults."""
 
 
 def combine_backward(
@@ -40,21 +40,21 @@ def combine_backward(
     *,
     aggregator: Aggregator | str = "pcgrad",
 ) -> Alignment:
-    """A backward pass whose gradient on shared parameters is that of an aggregator.
+    """A backward pass in which an aggregator makes the gradient of shared parameters.
 
-    The gradients of `main` and of `alpha * auxiliary` are computed by themselves. Over the parameters of `model` that
-    both reach they are the two rows of the matrix that the aggregator turns into one gradient; the other parameters of
-    `model` and `branches` get the one that they have. All are added to `.grad`. Where one of the two gradients is zero
-    there is nothing to combine, and the sum is taken. Returned is how the two lay to each other, before alpha.
+    The gradients of `main` and of `alpha * auxiliary` are computed separately. Over the parameters of `model` that both
+    reach they are the two rows of the matrix that the aggregator turns into one gradient; the other parameters of
+    `model` and `branches` get their only gradient. All are added to `.grad`. For a parameter with a zero gradient there
+    is nothing to combine, and the sum is used. Returns the alignment of the two, before alpha.
 
     Args:
         main: the model's own loss.
         auxiliary: `branches.loss(y)`.
         alpha: its weight.
-        model: whose parameters are shared.
-        branches: whose parameters only the auxiliary loss reaches.
-        aggregator: a name of `AGGREGATORS`, an aggregator of TorchJD, or any function from (2, P) to (P,). Keep one
-            that has a state between steps.
+        model: the model, whose parameters are shared.
+        branches: the branches, whose parameters only the auxiliary loss reaches.
+        aggregator: a name in `AGGREGATORS`, an aggregator of TorchJD, or any function from (2, P) to (P,). One with a
+            state must be the same object in every step.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise UsageError(
@@ -66,7 +66,7 @@ def combine_backward(
     weighted = [(parameter, g, None if h is None else alpha * h) for parameter, g, h in gradients]
     shared = {}
     for index, (_, g, h) in enumerate(weighted):
-        # A gradient of zeros is none: a compiled model cannot tell the two apart.
+        # A gradient of zeros counts as none: a compiled model cannot tell the two apart.
         if g is not None and h is not None and g.any() and h.any():
             shared[index] = (g, h)
     joined = dict(zip(shared, _joined(list(shared.values()), combine), strict=True))
@@ -78,7 +78,7 @@ def combine_backward(
 
 
 def build_aggregator(name: str) -> Aggregator:
-    """The aggregator of TorchJD that a name of `AGGREGATORS` stands for."""
+    """The aggregator of TorchJD with a name in `AGGREGATORS`."""
     if name not in AGGREGATORS:
         raise unknown_name("aggregator", name, AGGREGATORS)
     try:
@@ -89,7 +89,7 @@ def build_aggregator(name: str) -> Aggregator:
 
 
 def _joined(pairs: Sequence[tuple[Tensor, Tensor]], combine: Aggregator) -> list[Tensor]:
-    """One gradient for each shared parameter from its two; empty where nothing is shared."""
+    """One gradient for each shared parameter, combined from its two; empty if nothing is shared."""
     if not pairs:
         return []
     rows = torch.stack([torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1)])

@@ -5,9 +5,9 @@ add_branches(trainer, classes=4)
 trainer.train()
 
 add_branches       attach; `compute_loss`, `log` and `train` of this one trainer are wrapped
-compute_loss       the trainer's own loss + the auxiliary loss, in training alone
-log                the losses of the branches and the gradient cosine stand beside `loss`
-checkpoints        the model's and the optimizer's files are those of training without branches; theirs lie beside
+compute_loss       the trainer's own loss + the auxiliary loss, in training only
+log                the losses of the branches and the gradient cosine appear beside `loss`
+checkpoints        files of model and optimizer are as without branches; the branches have a file beside them
 train end          strip
 """
 
@@ -42,21 +42,21 @@ def add_branches(
     cosine: bool = True,
     **options: Any,
 ) -> "TrainerBranches":
-    """Let a trainer train with branches, which it strips when training ends.
+    """Make a trainer train with branches, which are stripped when training ends.
 
     Args:
         trainer: a `Trainer` of transformers, or of any subclass, before it trains.
         sample: what the model is called with. Default: a batch of the training data.
         targets: a function from the batch to the targets of the branches. Default: the labels of the model: (B,) for
-            sequences, (B, T) for tokens, where -100 is left out.
+            sequences, (B, T) for tokens, where -100 does not count.
         cosine: whether the gradient cosine is logged too, which costs two backwards at each step that is logged.
         options: the other arguments of `attach`: `classes`, `strength`, `at` and the rest.
 
     Returns:
-        the callback; its `branches` are those on the model.
+        the callback; its `branches` are the ones on the model.
 
-    The trainer's own loss stays as the trainer scales it, and the auxiliary loss is scaled like it. So the ratio of the
-    two gradients does not depend on gradient accumulation.
+    The trainer scales its own loss as usual, and the auxiliary loss is scaled in the same way. So the ratio of the two
+    gradients does not depend on gradient accumulation.
     """
     if not isinstance(trainer, Trainer):
         raise UsageError(f"add_branches takes the trainer, got a {type(trainer).__name__}: add_branches(trainer, ...)")
@@ -78,7 +78,7 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
         self.take(options, targets, cosine)
         self.trainer, self.sample = trainer, sample
         self.logged: dict[str, Any] = {}
-        self.ignores_count: bool | None = None  # whether the main loss ignores the trainer's count; None: not known
+        self.ignores_count: bool | None = None  # whether the main loss ignores the trainer's item count; None: unknown
         self.attach_to_model()
         for method in (self.compute_loss, self.log, self.train):
             name = method.__name__
@@ -87,7 +87,7 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
         trainer.add_callback(self)
 
     def attach_to_model(self) -> None:
-        """Attach, with a batch of the training data as the sample; no random state moves."""
+        """Attach, with a batch of the training data as the default sample; random states do not change."""
         trainer, sample = self.trainer, self.sample
         if sample is None:
             with torch.random.fork_rng():
@@ -104,16 +104,16 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
         if self.training is None or not (model.training and torch.is_grad_enabled()):
             return own(model, inputs, return_outputs=return_outputs, **kwargs)
         trainer, count = self.trainer, kwargs.get("num_items_in_batch")
-        targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
-        # Where the main loss of a batch is a sum over the count for the whole step, so is the auxiliary loss.
+        targets = self.targets(inputs)  # now, since label smoothing removes them from the inputs
+        # If the main loss of a batch is a sum divided by the whole step's item count, the auxiliary loss must be too.
         weight = None if count is None else self.items_in(inputs) / torch.as_tensor(count)
         if weight is not None and trainer.args.average_tokens_across_devices:
             weight = weight * trainer.accelerator.num_processes
         count_tensor = None
         if weight is not None and (self.ignores_count is None or trainer.args.torch_compile):
-            # A count with a gradient tells whether the loss depends on it; one without would be compiled again.
+            # A count with a gradient shows whether the loss uses it; a count without one would be compiled again.
             kwargs["num_items_in_batch"] = count_tensor = torch.as_tensor(count).float().requires_grad_()
-        # With outputs where they were asked for: TRL makes them in a forward of their own, after that of the loss.
+        # Outputs only on request: TRL makes them in a second forward, after the loss's.
         result = own(model, inputs, return_outputs=return_outputs, **kwargs)
         main = result[0] if return_outputs else result
         if count_tensor is not None and self.ignores_count is None and main.requires_grad:
@@ -149,14 +149,14 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
         return count
 
     def log(self, own: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """What the trainer logs; beside its training loss, the latest parts of it."""
+        """Log what the trainer logs; next to the training loss, its latest parts."""
         if "loss" in logs and self.logged:
             logs = logs | {name: float(value) for name, value in self.logged.items()}
             self.logged = {}
         own(logs, *args, **kwargs)
 
     def train(self, own: Any, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train; from a checkpoint, with the branches that lie in it, or with new ones where there are none."""
+        """Train; from a checkpoint with its branches, or with new ones if it has none."""
         folder: Any = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.trainer.args.output_dir)
@@ -172,27 +172,27 @@ class TrainerBranches(Adapter, TrainerCallback):  # type: ignore[misc]  # transf
                 self.training.load_state_dict(self.restored["branches"])
             return own(resume_from_checkpoint, *args, **kwargs)
         finally:
-            self.strip()  # of a training that failed, too
+            self.strip()  # also if the training failed
 
     def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """The optimizer is there, with the state of the checkpoint."""
+        """Put the branches into the optimizer, which now has the checkpoint's state."""
         self.join(optimizer, state.global_step / max(1, state.max_steps))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer clears the gradients of its model, not those of its optimizer."""
+        """Clear the branches' gradients, since the trainer clears only its model's, and update the strength."""
         if self.training is not None:
             self.training.zero_grad()
             self.step(state.global_step / state.max_steps)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint was written."""
+        """Save the branches beside the checkpoint that was written."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir() and self.training is not None:
             torch.save(self.state_dict(), folder / FILE)
 
 
 def _refuse(trainer: Any) -> None:
-    """Of the trainer's ways to use several devices, DDP is the one whose forward calls the model that has the hooks."""
+    """Refuse trainers that cannot train with branches: of several devices, only DDP calls the model with the hooks."""
     if trainer.model_init is not None:
         raise UsageError("with model_init= the trainer trains another model: give it the model, Trainer(model=...)")
     if any(isinstance(callback, TrainerBranches) for callback in trainer.callback_handler.callbacks):

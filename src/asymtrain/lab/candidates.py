@@ -1,4 +1,4 @@
-"""Configurations of branches, as values: what `tune` races, what studies compare, and what is recommended."""
+"""Configurations of branches, as values: those that `tune` races, studies compare, and the library recommends."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -13,7 +13,7 @@ _SCHEDULES = {"constant": "", "linear": "falling linearly", "cosine": "falling",
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration of branches, by the names of a spec; by default the paper's."""
+    """One configuration of branches, with the field names of a spec; by default the paper's."""
 
     objective: str = "sigmoid"
     bias: str = "none"
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """A rank by the number of branches: a single layer, then half of them, then all."""
+        """A rank by the number of branches: one layer, half of the layers, all layers."""
         return ("middle", "later", "all").index(self.layers)
 
     @property
@@ -55,7 +55,7 @@ class Candidate:
         return ", ".join(filter(None, words))
 
     def _weight(self) -> list[str]:
-        """What alpha is in the unit of this configuration: "strength 0.5", "alpha 10", "gradient ratio 0.1"."""
+        """Alpha in words, by its meaning in this configuration: "strength 0.5", "alpha 10", "gradient ratio 0.1"."""
         if self.balance == "norms":
             return [f"gradient ratio {self.alpha:g}"]
         summed, averaged = self.class_reduction == "sum", self.layer_reduction == "mean"
@@ -64,7 +64,7 @@ class Candidate:
         return [f"alpha {self.alpha:g}", "classes summed" if summed else "layers averaged" if averaged else ""]
 
 
-# Chosen from the rows of the practice study: prior bias at alpha 10 is a strength of 0.4 to 0.6, which helped models of
-# tokens, and alpha 1 was harmless on convolutions. Not yet confirmed on models that played no part in the choice.
+# Chosen from the rows of the practice study: prior bias at alpha 10 is a strength of 0.4 to 0.6, which helped models on
+# tokens, and alpha 1 did no harm on convolutions. Not yet confirmed on models that were not used for the choice.
 RECOMMENDED = Candidate(bias="prior", alpha=0.5, class_reduction="sum", layer_reduction="mean")
 RECOMMENDED_ON_CONVOLUTIONS = replace(RECOMMENDED, alpha=0.05)

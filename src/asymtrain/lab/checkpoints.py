@@ -1,13 +1,13 @@
-"""Which stacks were planned and begun beside a store, and which runs are in them; read without torch.
+"""The stacks that were planned and started beside a store, and their runs; read without torch.
 
     <store>.checkpoints/
         plans-<id>.json     the stacks of an execution, written in one piece before the first of them trains
-        <stack id>/         a stack that was begun: engine/checkpoint.py
+        <stack id>/         a stack that was started: engine/checkpoint.py
 
-A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
-interruption the stacks, and with them the rows, are those of an uninterrupted execution.
+The last bits of a run's numbers may depend on its neighbours, so a stack keeps its members once it is planned: after an
+interruption the stacks, and so the rows, are those of an uninterrupted execution.
 
-Readers leave out a damaged plan. Training sets it aside, and plans its runs anew.
+Readers leave out a damaged plan. Training sets it aside, and plans its runs again.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from asymtrain.lab.runs import RunSpec
 
 PLAN, STATE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "epochs.jsonl", ".closed"
 EXECUTIONS = "plans-*.json"
-# What the runs of a stack share. It decides which code runs: a plan may have been written by others.
+# The fields that a stack's runs share. They decide which code runs, and a plan may come from others, so it is checked.
 _SOURCES = ("dataset", "dataset_options", "arch", "arch_options", "initial_weights")
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
@@ -33,13 +33,13 @@ Strategy = Literal["batched", "side_by_side"]
 
 @dataclass(frozen=True)
 class StackPlan:
-    """Specs that train together, and by which strategy."""
+    """Specs that train together, and their strategy."""
 
     specs: tuple[RunSpec, ...]
     strategy: Strategy
 
     def to_dict(self) -> dict[str, Any]:
-        # The strategy is stored under its first name.
+        # Stored under the strategy's original name.
         return {"path": self.strategy, "specs": [spec.to_dict() for spec in self.specs]}
 
     @classmethod
@@ -51,12 +51,12 @@ class StackPlan:
 
     @property
     def id(self) -> str:
-        """Names the stack by its members: the same members, the same id."""
+        """A hash of the members and the strategy: the same members have the same id."""
         text = ",".join(sorted(spec.id for spec in self.specs))
         return hashlib.sha256(f"{self.strategy}:{text}".encode()).hexdigest()[:16]
 
     def halves(self) -> tuple["StackPlan", "StackPlan"]:
-        """Two stacks of half the size, for a device that could not hold this one."""
+        """Two stacks of half the size, for a device whose memory is too small for this one."""
         if len(self.specs) < 2:
             raise UsageError(
                 f"one run of {self.specs[0].arch} does not fit into this device's memory: "
@@ -71,19 +71,19 @@ def checkpoints_of(store: Path) -> Path:
 
 
 def checkpointed(store: Path) -> set[str]:
-    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
+    """Ids of the runs whose interrupted stack left a checkpoint, from which their next training resumes."""
     folder = checkpoints_of(store)
     stacks = [stack for stack in begun_stacks(folder) if has_state(folder / stack.id)]
     return {spec.id for stack in stacks for spec in stack.specs}
 
 
 def has_state(folder: Path) -> bool:
-    """Is there a checkpoint to go on from? It is not read."""
+    """Whether there is a checkpoint to resume from; it is not read."""
     return (folder / STATE).is_file()
 
 
 def set_aside(plan: Path) -> None:
-    """Give a damaged plan another name, and say so."""
+    """Rename a damaged plan, with a warning."""
     damaged = plan.with_name(f"{plan.name}.damaged")
     with suppress(FileNotFoundError):  # another process was first
         plan.replace(damaged)
@@ -92,9 +92,9 @@ def set_aside(plan: Path) -> None:
 
 
 def begun_stacks(folder: Path, on_damage: Callable[[Path], None] = lambda plan: None) -> list[StackPlan]:
-    """Stacks that were begun in this folder and not closed, oldest name first.
+    """Stacks that were started in this folder and not closed, sorted by name.
 
-    The plans of whole executions stand in for a damaged one; one that is in none of them is left out.
+    A damaged plan is replaced by the execution's plan file; without one it is left out.
     """
     planned = {stack.id: stack for _, _, stacks in planned_executions(folder, on_damage) for stack in stacks}
     begun = []
@@ -117,7 +117,7 @@ def begun_stacks(folder: Path, on_damage: Callable[[Path], None] = lambda plan: 
 
 
 def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
-    """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs."""
+    """Fingerprints of the model and the data with which checkpoints in this folder started, each with one spec."""
     sources = []
     for stack in begun_stacks(folder):
         with suppress(OSError, *_DAMAGE):  # damaged plans are reported elsewhere
@@ -131,7 +131,7 @@ def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
 def planned_executions(
     folder: Path, on_damage: Callable[[Path], None] = lambda plan: None
 ) -> list[tuple[Path, str, list[StackPlan]]]:
-    """The file of each execution, the kind of device that it was planned for, and its stacks."""
+    """For each execution its file, the kind of device it was planned for, and its stacks."""
     executions = []
     for file in sorted(folder.glob(EXECUTIONS)):
         try:
@@ -150,6 +150,6 @@ def planned_executions(
 
 
 def execution_name(stacks: list[StackPlan]) -> str:
-    """The name of the file of these stacks: a hash of their members."""
+    """The file name for these stacks: a hash of their members."""
     members = ",".join(stack.id for stack in stacks)
     return EXECUTIONS.replace("*", hashlib.sha256(members.encode()).hexdigest()[:16])

@@ -1,7 +1,7 @@
 """Did the branches help? Rows of runs in, paired comparisons out.
 
-A row is a run (`report.rows_frame` makes them; a CSV of them read back does as well). `paired` puts Plain and
-Asymmetric of one seed side by side, `compare` summarises the pairs, `sentence` says it in words. Missing
+A row is a run (`report.rows_frame` makes rows; a CSV of them read back works too). `paired` puts Plain and
+Asymmetric of one seed side by side, `compare` summarises the pairs, `sentence` puts the result in words. Missing
 values in a comparison are `None`: a single pair has no deviation, interval or p.
 """
 
@@ -27,8 +27,7 @@ def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.Data
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
     asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` comparisons differ by
     dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance
-    accuracy, 1 / classes; of classes that are not balanced the column `largest_class` has the share of the largest one,
-    which is chance then.
+    accuracy: 1 / classes, or for unbalanced classes the share of the largest one, in the column `largest_class`.
     """
     by = separating(rows) if by is None else list(by)
     for name in ("variant", "seed", "outcome", "test_accuracy", *by):
@@ -36,7 +35,7 @@ def paired(rows: pd.DataFrame, by: Sequence[str] | None = None) -> tuple[pd.Data
             raise unknown_name("column of the rows", name, map(str, rows.columns))
     accuracy, diverged = _accuracy(rows), rows["outcome"] == "diverged"
     low = ~diverged & (accuracy <= chance_limit(*_classes(rows)))
-    identity = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
+    identity = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # few of some ninety columns
     runs = identity.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
     for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
@@ -61,9 +60,9 @@ def chance_accuracy(classes: Any, largest: Any = 0.0) -> Any:
 
 
 def chance_limit(classes: Any, largest: Any = 0.0) -> Any:
-    """Up to this accuracy a run counts as guessing: chance, plus half of it or 5 points.
+    """The accuracy up to which a run counts as guessing: chance plus a margin.
 
-    Of what is left to learn, a tenth is added at most.
+    The margin is half of chance, but at most 5 points and at most a tenth of what is left to learn.
     """
     chance = chance_accuracy(classes, largest)
     return chance + np.minimum(np.minimum(0.5 * chance, 0.05), 0.1 * (1 - chance))
@@ -82,7 +81,7 @@ def separating(rows: pd.DataFrame) -> list[str]:
 
 
 def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row for each comparison, in the order in which the rows name them.
+    """One row for each comparison, in the order of the rows.
 
     Columns: those of `by` (see `paired`), then
     n: pairs; plain_mean, plain_std, asymmetric_mean, asymmetric_std: accuracy over seeds (deviation over n - 1);
@@ -96,18 +95,18 @@ def compare(rows: pd.DataFrame, by: Sequence[str] | None = None) -> pd.DataFrame
 
 
 def summarised(pairs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """What `compare` gives, of what `paired` gives."""
+    """The result of `compare`, from the result of `paired`."""
     summaries = [
         {**dict(zip(by, key, strict=True)), **_summary(group)}
         for key, group in pairs.groupby(by, sort=False, dropna=False)
     ]
-    # Of type object, so that None stays None and does not become NaN.
+    # With dtype object, so that None does not become NaN.
     columns = [*by, *_summary(pairs.head(0))]
     return pd.DataFrame(summaries, columns=columns, dtype=object)
 
 
 def corrected(comparison: pd.DataFrame) -> pd.DataFrame:
-    """A frame of `compare` as one family: with columns p_bonferroni and p_holm. A row without p takes no part."""
+    """A frame of `compare` as one family, with columns p_bonferroni and p_holm. Rows without p do not count."""
     tested = [p for p in comparison["p"] if p is not None]
     columns = {}
     for adjust in (bonferroni, holm):
@@ -128,12 +127,12 @@ def labels(comparison: pd.DataFrame) -> list[str]:
 
 
 def decision(row: Mapping[str, Any]) -> Decision:
-    """The verdict on a row of `compare`, and why: an effect is clear when its interval excludes 0, from 5 seeds on."""
+    """The verdict on a row of `compare`, and why: from 5 seeds on, an effect is clear if its interval excludes 0."""
     return decide(row["points"], row["points_low"], row["points_high"], row["n"])
 
 
 def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
-    """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
+    """A row of `compare` in words; `name` replaces the backbone's name, for rows that share a backbone."""
     name = name or display_name(row["arch"])
     n, points = row["n"], f"{row['points']:+.1f} points of accuracy"
     if n == 1:
@@ -153,14 +152,14 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
 
 
 def _runs(row: Mapping[str, Any], flag: str, did: str) -> str:
-    """A sentence on the runs of both sides that have a flag; empty where none has."""
+    """A sentence about the runs of both sides that have a flag; empty if none has."""
     counts = [(row[f"{side}_{flag}"], side.capitalize()) for side in ("plain", "asymmetric")]
     counts_in_words = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
     return f" {' and '.join(counts_in_words)} {did}." if counts_in_words else ""
 
 
 def _classes(rows: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":
-    """How many classes, and the share of the largest one; 0 where it is not known."""
+    """The number of classes, and the share of the largest one, 0 if unknown."""
     names = ("classes", "largest_class")
     classes, largest = (pd.to_numeric(rows[name]) if name in rows.columns else rows["seed"] * np.nan for name in names)
     return classes, largest.fillna(0.0)
@@ -186,7 +185,7 @@ def _summary(pairs: pd.DataFrame) -> dict[str, Any]:
     base = float(plain.mean()) if n else 0.0
     low = high = points_low = points_high = p = None
     d_z = cohen_d_z(plain.tolist(), asymmetric.tolist()) if n > 1 else None
-    if d_z is not None:  # without spread there is nothing to judge a difference by
+    if d_z is not None:  # without spread a difference cannot be judged
         test = t_interval(difference)
         p = test.p
         points_low, points_high = (100 * end for end in cut(test.low, test.high, DIFFERENCES))

@@ -1,4 +1,4 @@
-"""The device that trains, and torch's global settings: each is set for a block, and the caller's comes back."""
+"""The device that trains, and torch's global settings, each set for a block and then restored."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 from asymtrain.errors import UsageError
 
-# The words of torch, Triton and the libraries below them, whose errors have no type of their own.
+# Messages of torch, Triton and the libraries below them, whose errors have no type of their own.
 _OUT_OF_MEMORY = (
     "CUDA out of memory", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "_STATUS_ALLOC_FAILED",
     "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory",
@@ -17,7 +17,7 @@ _OUT_OF_MEMORY = (
 
 
 def default_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or the fastest there is; one that is unknown or not there is refused."""
+    """The requested device, or the fastest one; raises a `UsageError` if it is unknown or not there."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     unknown = UsageError(f"unknown device {str(device)!r}: use cpu, cuda or cuda:0")
@@ -35,7 +35,7 @@ def default_device(device: torch.device | str | None) -> torch.device:
         if chosen.index:
             raise unknown
     else:
-        try:  # the only way to ask that all kinds of devices answer; meta tensors have no values to copy
+        try:  # the only check that works for all kinds of devices; meta tensors have no values to copy
             torch.zeros(1, device=chosen).cpu()
         except (RuntimeError, AssertionError, ImportError, AttributeError) as problem:
             raise unknown from problem
@@ -43,14 +43,14 @@ def default_device(device: torch.device | str | None) -> torch.device:
 
 
 def fast_precision(device: torch.device | str | None) -> Literal["bf16"] | None:
-    """The default precision of a question: bf16 on a GPU that has it, else None, for that of the settings."""
+    """The default precision of a command: bf16 on a GPU that supports it, else None: the settings' precision."""
     return "bf16" if default_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else None
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Is it an error of too little memory, of a device or of this machine?
+    """Whether the error, or one that caused it, means too little memory on a device or on this machine.
 
-    It may be the cause of another error: a capture that ran out of memory fails with an error of its own.
+    A capture that runs out of memory fails with another error.
     """
     if isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(
         words in str(problem) for words in _OUT_OF_MEMORY
@@ -61,13 +61,13 @@ def is_out_of_memory(problem: BaseException) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's product name, or the kind of device: what a run records."""
+    """The device name that a run records: the GPU's product name, or the kind of device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @contextmanager
 def float32_products(tf32: bool) -> Iterator[None]:
-    """Products of float32 numbers in full precision, or in TF32."""
+    """Matrix products of float32 numbers in full precision, or in TF32."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     try:
@@ -78,10 +78,10 @@ def float32_products(tf32: bool) -> Iterator[None]:
 
 @contextmanager
 def products_of(precision: str) -> Iterator[None]:
-    """Products as a run's precision wants them.
+    """Matrix products in a run's precision.
 
-    On a CPU without bfloat16 instructions oneDNN is left out of a bf16 run: its first bfloat16 product would fail, and
-    torch then gives oneDNN up for the whole process. Later float32 runs would be rounded by another library.
+    On a CPU without bfloat16 instructions a bf16 run disables oneDNN: its first bfloat16 product would fail, and torch
+    would stop using oneDNN in the whole process. Another library would then round later float32 runs differently.
     """
     available, before = torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled
     with float32_products(precision == "tf32"):
@@ -97,7 +97,7 @@ def products_of(precision: str) -> Iterator[None]:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """One thread on a CPU: sums then do not depend on how many processes train beside this one."""
+    """One thread on a CPU, so that sums do not depend on the number of processes that train."""
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -110,28 +110,28 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def compiler_settings() -> Iterator[None]:
-    """What compiled programs need, while they are compiled and called."""
+    """Settings that compiled programs need while they are compiled and called."""
     import torch._dynamo.config
     import torch._functorch.config
 
-    # Every shape is one compilation; torch's default limit of eight would fall back to eager silently.
-    # A measured step goes back through one graph twice; a compiled backward would otherwise take what the
-    # forward saved as scratch memory in the first pass.
+    # Every shape is one compilation; beyond torch's default limit of eight it would silently fall back to eager.
+    # A measured step goes backward through one graph twice; otherwise the first pass of a compiled backward would
+    # reuse the saved tensors as scratch memory.
     with (
         torch._dynamo.config.patch(recompile_limit=256),
         torch._functorch.config.patch(donated_buffer=False),
         warnings.catch_warnings(),
     ):
-        # The compiler reads `.grad` of all inputs, also of outputs of another program.
+        # The compiler reads `.grad` of all inputs, even if they are outputs of another program.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-        # Its messages on a GPU are about how our programs are compiled, and mean nothing to users.
+        # Its messages on a GPU are about how our programs are compiled, and do not help users.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.(_inductor|_dynamo|cuda)\b")
         yield
 
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every submodule is in the mode that it was in."""
+    """Evaluation mode; afterwards each submodule's mode is restored."""
     before = {part: part.training for part in module.modules()}
     try:
         module.eval()

@@ -1,6 +1,6 @@
 """Paths and files.
 
-Files are there whole or not at all: a kill or a power cut at any moment leaves the old ones or the new ones.
+Files are written completely or not at all: a kill or a power cut at any moment leaves the old or the new ones.
 """
 
 import glob
@@ -15,7 +15,7 @@ from asymtrain.lab.machine import is_running
 
 
 def at_home(path: Path | str) -> Path:
-    """The path with `~` and `~user` as home folders."""
+    """The path with `~` and `~user` expanded to home folders."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -23,10 +23,10 @@ def at_home(path: Path | str) -> Path:
 
 
 def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
-    """Give files new content, in the order given.
+    """Replace the content of files, in the order given.
 
-    All are on the disk before the first gets its name, so that a full disk changes none. Leftovers of processes that
-    were killed while they wrote the same files are removed.
+    All content is on the disk before the first file gets its name, so a full disk changes none. Leftovers of killed
+    processes that were writing the same files are removed.
     """
     for file in contents:
         remove_torn(file.parent, glob.escape(file.name))
@@ -41,13 +41,13 @@ def write_whole(contents: Mapping[Path, bytes | bytearray]) -> None:
             written.replace(file)
     finally:
         for written in new.values():
-            written.unlink(missing_ok=True)  # of a full disk
+            written.unlink(missing_ok=True)  # left over if the disk is full
     for folder in {file.parent for file in contents}:
         sync_folder(folder)
 
 
 def remove_torn(folder: Path, names: str) -> None:
-    """Remove unfinished files of ended processes, by a pattern of their names."""
+    """Remove unfinished files of ended processes, by a pattern of file names."""
     for file in folder.glob(f"{names}.*.new"):
         process = re.fullmatch(r".*\.(\d{1,9})\.new", file.name)
         if process and not is_running(int(process[1])):
@@ -56,7 +56,7 @@ def remove_torn(folder: Path, names: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk too, where the system can."""
+    """Write a folder's entries to the disk, if the system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

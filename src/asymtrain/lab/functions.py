@@ -1,9 +1,9 @@
-"""Functions of the user's own by name: `package.module:function`, which gives data or builds a model.
+"""Users' functions by name: `package.module:function`, which gives data or builds a model.
 
-Values of this process, such as arrays or a lambda, get a name of another form.
+Values that only this process has, such as arrays or a lambda, get names like `here:NAME-FINGERPRINT`.
 
-To import a function is to run code. A command imports only functions that the user typed (`only_typed`): the names in a
-store, in search.json or in a plan may come from others.
+Importing a function runs code. A command imports only functions that the user typed (`only_typed`), since the names in
+a store, in search.json or in a plan may come from others.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from typing import Any
 
 from asymtrain.errors import UsageError, error_line, unknown_name
 
-# Modules of ours that moved. Specs, and so their ids, keep the name that a module had when they were stored. They only
-# build models, and a study names them, so users need not type them.
+# Modules of ours that moved. Specs, and so their ids, keep the module's name at the time they were stored. These
+# modules only build models of a study, so users need not type their names.
 _STORED_MODULES = {"asymtrain.lab.practice.models": "asymtrain.lab.studies.practice.models"}
 
 
@@ -30,7 +30,7 @@ def check_function(text: str) -> None:
 
 
 def is_function(text: str, others: Container[str] = ()) -> bool:
-    """Is this the form of package.module:function? `others` are the beginnings of other names, such as `folder:`."""
+    """Whether this has the form package.module:function; `others` are prefixes of other names, such as `folder:`."""
     module, colon, name = text.partition(":")
     return (
         bool(colon)
@@ -41,19 +41,19 @@ def is_function(text: str, others: Container[str] = ()) -> bool:
 
 
 def is_here(text: str) -> bool:
-    """Is this the name of data or of a function that one process alone has, here:NAME-FINGERPRINT?"""
+    """Whether this is here:NAME-FINGERPRINT, the name of data or of a function that only one process has."""
     return re.fullmatch(r"here:[\w.]+-[0-9a-f]+", text) is not None
 
 
 def name_here(label: str, fingerprint: str) -> str:
-    """Such a name; a label keeps its letters, digits and dots."""
+    """A name here:NAME-FINGERPRINT; the label keeps its letters, digits and dots."""
     word = re.sub(r"[^\w.]+", "_", label).strip("_.")
     return f"here:{word or 'unnamed'}-{fingerprint[:8]}"
 
 
 @contextmanager
 def importable_here() -> Iterator[None]:
-    """Let modules in the working folder be imported; workers have the same folder."""
+    """Make modules in the working folder importable; workers have the same folder."""
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -67,7 +67,7 @@ def importable_here() -> Iterator[None]:
 
 @contextmanager
 def only_typed(words: Iterable[str]) -> Iterator[None]:
-    """While a block runs, let this process import only functions that the words of a command name."""
+    """In this block, let the process import only functions that the words of a command name."""
     global _typed
     before, _typed = _typed, {part.strip() for word in words for part in re.split("[=,]", word)}
     try:
@@ -80,7 +80,7 @@ _typed: set[str] | None = None  # None: Python code may name any function
 
 
 def own_line(error: BaseException) -> str:
-    """`error_line`, with the last line in a file of the user's own, if there is one."""
+    """`error_line`, with the traceback's last line in the user's code, if there is one."""
     line = source_line(error)
     return f"{error_line(error)}{f', at {line}' if line else ''}"
 
@@ -97,7 +97,7 @@ def source_line(error: BaseException) -> str:
 
 
 def _is_installed(file: Path) -> bool:
-    """Is it ours, Python's, or one that was installed?"""
+    """Whether the file belongs to this package, to Python, or to an installed package."""
     roots = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
     return any(map(file.is_relative_to, roots)) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
@@ -111,13 +111,13 @@ def import_function(text: str) -> Any:
         )
     try:
         module = importlib.import_module(_STORED_MODULES.get(module_name, module_name))
-    except (Exception, SystemExit) as error:  # a script that ends itself is no module
+    except (Exception, SystemExit) as error:  # a script may call sys.exit
         cure = "mend the file"
         if isinstance(error, ModuleNotFoundError):
             cure = "check the name, and that you are in its folder"
             if module_name.endswith(".py"):
                 cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
-            elif error.name and not f"{module_name}.".startswith(f"{error.name}."):  # it is there; what it needs is not
+            elif error.name and not f"{module_name}.".startswith(f"{error.name}."):  # a dependency is missing
                 cure = f"install {error.name}, or go to the folder that has it"
         raise UsageError(f"{module_name} cannot be imported ({own_line(error)}): {cure}") from error
     spec = module.__spec__

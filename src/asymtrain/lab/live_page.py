@@ -1,8 +1,8 @@
-"""A page of what a store holds and of what is being trained, which keeps itself up to date.
+"""A page that shows a store's runs and those being trained, and updates itself.
 
-The page is the report's, with the unfinished runs above it. It asks this program again and again whether it has changed
-(an ETag says so) and replaces the parts that have. The program reads the store and the logs of begun stacks, writes
-nothing, and answers on this machine alone, to those who have the token in its link.
+The page is the report with the unfinished runs above it. It repeatedly asks this program for changes (by ETag) and
+replaces the parts that changed. The program reads the store and the logs of started stacks, writes nothing, and answers
+only on this machine, to requests with the token in its link.
 """
 
 import hashlib
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from asymtrain.lab.store import Record, StoreSummary
 
 HOST = "127.0.0.1"
-PAUSE = 2.0  # seconds between two questions of a page
-SHARE = 0.1  # of the time, at most, goes into making pages: the training needs the rest
+PAUSE = 2.0  # seconds between two requests of a page
+SHARE = 0.1  # making pages may take this share of the time; the training needs the rest
 ROWS = 40  # unfinished runs that are listed
-CONNECTIONS = 16  # open ones, each with a thread: more are closed at once
-LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
+CONNECTIONS = 16  # open connections, each with a thread; further ones are closed at once
+LAST_WORD = 5.0  # seconds for an open page to fetch the final state
 VERSION = "@version@"  # in watch.js
 
 
 @contextmanager
 def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
-    """The page of a store, on any port that is free, from a thread of its own."""
+    """Serve the page of a store on any free port, from a separate thread."""
     with Server(LivePage(store), 0, token=token) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         thread.start()
@@ -55,7 +55,7 @@ def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
 
 @dataclass(frozen=True)
 class StoreState:
-    """The state of a store and its logs at one moment. Equal states give equal pages."""
+    """A snapshot of a store and its logs. Equal states give equal pages."""
 
     summary: "StoreSummary | None"
     pending: "tuple[tuple[RunSpec, str], ...]"
@@ -63,7 +63,7 @@ class StoreState:
 
 
 def read_state(store: Path, *, whole: bool = False) -> "tuple[StoreState, list[Record]]":
-    """The state of a store at one moment, and its runs at the same moment where the `whole` is wanted."""
+    """A snapshot of a store, and with `whole` also its runs at the same moment."""
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store, store_exists
 
@@ -89,7 +89,7 @@ def render_store(store: Path) -> tuple[StoreState, str]:
     from asymtrain.lab.report.summary import summarise
     from asymtrain.lab.store.provenance import joined_versions
 
-    begun = begun_runs(checkpoints_of(store))  # before the store: the log of a stack goes when its runs are stored
+    begun = begun_runs(checkpoints_of(store))  # before the store: a stack's log is deleted once its runs are stored
     state, records = read_state(store, whole=True)
     runs = [record.run for record in records]
     histories = {spec: history for _, members in begun for spec, history in members.items()}
@@ -130,9 +130,9 @@ def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", runni
 
 
 def count_training(claimed: "Sequence[dict[RunSpec, list[Epoch]]]") -> int:
-    """How many of the stacks that a process holds are being trained: those with an epoch, at least one.
+    """The number of claimed stacks that are being trained: those with an epoch, but at least one.
 
-    Others may be compiling, or wait for their turn on a GPU.
+    Others may be compiling, or waiting for a GPU.
     """
     return max(sum(any(members.values()) for members in claimed), min(1, len(claimed)))
 
@@ -140,9 +140,9 @@ def count_training(claimed: "Sequence[dict[RunSpec, list[Epoch]]]") -> int:
 def seconds_left(
     runs: "Sequence[Run]", pending: "Sequence[RunSpec]", histories: "dict[RunSpec, list[Epoch]]", stacks: int
 ) -> float | None:
-    """Time that the pending runs need if as many stacks train as now; None if none trains, or it is unknown.
+    """The time that pending runs need if as many stacks train as now; None if none trains, or if it is unknown.
 
-    An epoch of a run takes as long as those of its backbone have taken so far; it is the run's share of its stack.
+    An epoch is assumed to take as long as earlier ones of its backbone; its time is the run's share of its stack.
     """
     seconds_by_arch: dict[str, list[float]] = {}
     for spec, history in (*((run.spec, run.history) for run in runs), *histories.items()):
@@ -154,7 +154,7 @@ def seconds_left(
 
 
 def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[RunSpec, list[Epoch]]") -> "Table":
-    """The runs that have no result yet, those that have come farthest first."""
+    """The runs without a result, those with most epochs first."""
     from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.models import display_name
 
@@ -177,9 +177,9 @@ def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[
 
 
 def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]":
-    """Accuracy so far of the unfinished runs of each dataset and backbone.
+    """The accuracy so far of unfinished runs, a figure for each dataset and backbone.
 
-    As in the report where all runs of a variant differ by their seed alone; else each run is a line of its own.
+    If the runs of a variant differ only in their seeds, it is the report's figure; else each run has its own line.
     """
     from asymtrain.lab.report import history_frame
     from asymtrain.lab.report.figure import VALUE, Figure, Line, Lines
@@ -216,14 +216,14 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]"
 
 
 class LivePage:
-    """The page of a store and its ETag, made again when the store has changed, and not too often."""
+    """The page of a store and its ETag, remade when the store has changed, but not too often."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
         self.lock = threading.Lock()
         self.state: StoreState | None = None
         self.body, self.tag = b"", ""
-        self.costs = deque([0.0] * 3, maxlen=3)  # seconds of a core that the last pages took
+        self.costs = deque([0.0] * 3, maxlen=3)  # CPU seconds that the last pages took
         self.due = self.asked_at = -math.inf
         self.last, self.delivered = False, threading.Event()
 
@@ -234,27 +234,27 @@ class LivePage:
                 self.state, text = render_store(self.store)
                 version = hashlib.sha256(text.encode()).hexdigest()[:16]
                 self.body, self.tag = text.replace(VERSION, version, 1).encode(), f'"{version}"'
-                # The least of them: the first pages take long, since they load libraries, and must not delay the next.
+                # The minimum, since the first pages are slow (they import libraries) and must not delay the next.
                 self.costs.append(time.thread_time() - start)
                 self.due = time.monotonic() + min(self.costs) / SHARE
             self.asked_at = time.monotonic()
             return self.body, self.tag
 
     def finish(self) -> None:
-        """Let a page that is open see the end before the server goes."""
-        with self.lock:  # one that is being made is open
+        """Let an open page fetch the final state before the server stops."""
+        with self.lock:  # waits for a page that is being made
             is_open = time.monotonic() - self.asked_at < 2 * PAUSE
         if is_open:
             self.last = True
-            with suppress(UsageError):  # such as a store that was moved away
+            with suppress(UsageError):  # for example the store was moved away
                 self.current()  # now, so that the page need not wait for it
             self.delivered.wait(LAST_WORD)
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Serves one page on this machine, to few connections at the same time."""
+    """Serves one page on this machine, to a few connections at a time."""
 
-    allow_reuse_address = True  # a port that was used a moment ago
+    allow_reuse_address = True  # also a port that was in use a moment ago
     daemon_threads = True
 
     def __init__(self, page: LivePage, port: int, *, token: bool) -> None:
@@ -293,14 +293,14 @@ class Handler(BaseHTTPRequestHandler):
     """GET and HEAD of the page."""
 
     server: Server
-    timeout = 30  # seconds for a request
+    timeout = 30  # seconds per request
     server_version, sys_version = "asymtrain", ""
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        if not path.startswith("/"):  # an absolute URI, which names a host of its own
+        if not path.startswith("/"):  # an absolute URI, which contains a host
             return self.answer(400, b"ask for a path, not for a whole address\n")
-        # Another site may have its own name point to this machine, and would then be allowed to read the answer.
+        # DNS rebinding: another site may point its name to this machine, and could then read the answer.
         names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
         if len(hosts := self.headers.get_all("Host", [])) != 1 or hosts[0].lower() not in names:
             return self.answer(403, f"this page is at {self.server.address} only\n".encode())
@@ -311,7 +311,7 @@ class Handler(BaseHTTPRequestHandler):
         last = self.server.page.last
         try:
             body, tag = self.server.page.current()
-        except UsageError as error:  # such as a store that was moved away
+        except UsageError as error:  # for example the store was moved away
             return self.answer(503, f"{error}\n".encode())
         if self.headers.get("If-None-Match") == tag:
             self.answer(304, b"", tag)
@@ -329,7 +329,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
-        self.send_header("Referrer-Policy", "no-referrer")  # the address has the token
+        self.send_header("Referrer-Policy", "no-referrer")  # the address contains the token
         self.send_header("X-Content-Type-Options", "nosniff")
         if tag:
             self.send_header("ETag", tag)
@@ -338,4 +338,4 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Log nothing: a page asks every few seconds."""
+        """Log nothing: a page sends a request every few seconds."""

@@ -5,21 +5,21 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# Files of the drivers for GPUs of NVIDIA (in servers and in Jetson boards), of AMD, and those that Windows lends.
+# Device files of GPU drivers: NVIDIA's (in servers and Jetson boards), AMD's, and that of Windows for WSL.
 _DRIVERS = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 
-# Of a container, in the second and in the first version of control groups.
+# A container's limit, in version 2 and version 1 of control groups.
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def memory() -> int:
-    """Bytes of memory that this process may use at most, if the system reports it."""
+    """The memory in bytes that this process may use, if the system reports it."""
     limits = [sys.maxsize]
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # not on every system
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -30,7 +30,7 @@ def memory() -> int:
 
 
 def is_running(process: int) -> bool:
-    """Is there a process of this number? True if the system cannot report it."""
+    """Whether there is a process with this id; True if the system cannot report it."""
     if os.name != "posix":
         return True  # there, os.kill would end it
     try:

@@ -1,6 +1,6 @@
-"""How a run is trained, by name: `paper`, `ordinary`, `strong` and two published ones. Data, and what applies it.
+"""Training recipes by name: `paper`, `ordinary`, `strong` and two published ones, and functions that apply them.
 
-A recipe is fields of a spec. What a user gives wins over the recipe, and the recipe wins over a scale.
+A recipe is a set of fields of a spec. Fields that a user gives override the recipe, and the recipe overrides a scale.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _ORDINARY: dict[str, Any] = {
     **_NOTHING,
 }
 RECIPES: dict[str, Mapping[str, Any]] = {
-    # Rates, decay and batch are those of the scale; rates and decay are the paper's own for each backbone.
+    # Rates, decay and batch come from the scale, which has the paper's rates and decay for each backbone.
     "paper": {
         "decay": "all",
         "schedule": "constant",
@@ -52,7 +52,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "mixup": 0.2,
         "cutmix": 1.0,
     },
-    # As published: of ViT-Lite-7/4 (Compact Transformers, 200 epochs), and of the ViT of SPT + LSA (100 epochs).
+    # As published for ViT-Lite-7/4 (Compact Transformers, 200 epochs), and for the ViT of SPT + LSA (100 epochs).
     "vit_lite": {
         **_ORDINARY,
         "learning_rate": 5e-4,
@@ -77,10 +77,10 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     },
 }
 FIELDS = tuple(dict.fromkeys(field for recipe in RECIPES.values() for field in recipe))
-"""What a recipe is made of."""
-LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
-LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
-# Fields that decide a result: the first line of a command names those that the user did not give.
+"""The fields that a recipe sets."""
+LEAST_EPOCHS = 10  # of the run for each epoch of warm-up: in shorter runs the warm-up is a tenth
+LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # the batch is halved until an epoch has so many, down to the smallest
+# Fields that affect a result: a command's first line names those that the user did not give.
 NAMED_FIELDS = {
     "dataset": "data", "per_class": "images a class", "epochs": "epochs", "batch": "batch",
     "learning_rate": "learning rate", "weight_decay": "weight decay", "precision": "precision", "alpha": "alpha",
@@ -89,7 +89,7 @@ NAMED_FIELDS = {
 
 
 def recipe_fields(name: str, epochs: int, named_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe for a run of so many epochs; those that are given win."""
+    """The fields of a recipe for a run of this number of epochs; given fields override them."""
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     fields = dict(RECIPES[name])
@@ -98,7 +98,7 @@ def recipe_fields(name: str, epochs: int, named_fields: Mapping[str, Any]) -> di
 
 
 def with_recipe(spec: RunSpec, name: str, **fields: Any) -> RunSpec:
-    """The spec trained by a recipe; further fields that are given win over it."""
+    """The spec with a recipe's fields; further given fields override them."""
     return dataclasses.replace(spec, **recipe_fields(name, fields.get("epochs", spec.epochs), fields))
 
 
@@ -109,10 +109,10 @@ def complete(
     data_root: Path | None = None,
     **others: Any,
 ) -> tuple[list[RunSpec], list[str]]:
-    """Specs whose batch and augmentation fit their data, and lines that tell what nobody gave.
+    """Specs with batch and augmentation fitted to their data, and lines about the settings that the user did not give.
 
-    `by` is their recipe, `named_fields` are given, and `others` further settings that were not given, None where there
-    are none.
+    `by` is the recipe, `named_fields` are the fields that the user gave, and `others` are further defaults; None is
+    not listed.
     """
     from asymtrain.lab.data.folder import IMAGE_SIZE
 
@@ -140,9 +140,9 @@ def fitting_batch(batch: int, images: int) -> int:
 
 
 def _fitted_to_data(spec: RunSpec, named_fields: Collection[str], data_root: Path | None) -> tuple[RunSpec, list[str]]:
-    """The spec without what its recipe does to images where there are none, and with a batch that makes enough steps.
+    """The spec without its recipe's image augmentation if the data are not images, and with a batch for enough steps.
 
-    What is given stays. Beside it lines that tell what is not the recipe's.
+    Given fields stay. Also returns lines about what differs from the recipe.
     """
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import OF_IMAGES
@@ -166,7 +166,7 @@ def _fitted_to_data(spec: RunSpec, named_fields: Collection[str], data_root: Pat
 
 
 def _training_size(spec: RunSpec, dataset: "Dataset") -> int:
-    """How many examples a run is trained on."""
+    """The number of examples that a run trains on."""
     from asymtrain.lab.data.subsets import split
 
     if spec.per_class is not None:

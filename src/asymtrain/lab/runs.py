@@ -1,7 +1,7 @@
 """A training run as a value: `RunSpec` describes it, `Run` records it.
 
 A spec's id is a hash of the fields that differ from their defaults. So the id is the same in any process and
-Python version, and a field that is added later does not change the ids of earlier specs. For the same
+Python version, and fields that are added later do not change the ids of earlier specs. For the same
 reason a default, once released, never changes (a test pins them).
 """
 
@@ -26,69 +26,69 @@ Options = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training run. Comments name the choice; the first value in a `Literal` is the default.
+    """One training run. Comments explain the fields; the first value in a `Literal` is the default.
 
     Redundancy 0 is Plain: its auxiliary settings are reset, so that Plain is one spec in every comparison.
     """
 
-    # What is learnt.
+    # The data.
     dataset: str = "shapes"
     dataset_options: Options = ()
     per_class: int | None = None  # a stratified few-shot subset of this many images a class
-    label_noise: float = 0.0  # share of training labels that are flipped
+    label_noise: float = 0.0  # the share of training labels that are flipped
     validation: Literal["split", "none"] = "split"  # 80/20 split, or train on every training image
-    # By what.
+    # The model.
     arch: str = "mlp"  # a backbone, or timm:NAME, hf:CONFIG, package.module:function
     arch_options: Options = ()
-    initial_weights: str = ""  # a safetensors file, where the model does not begin at random
+    initial_weights: str = ""  # a safetensors file; by default the initial weights are random
     # The auxiliary objective.
-    at: tuple[str, ...] = ()  # layers as `attach` takes them; () for a backbone's own, or the repeated blocks
-    layers: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
-    pool: Literal["mean", "class_token"] = "mean"  # from a layer's output to features; a backbone has its own
+    at: tuple[str, ...] = ()  # layers as in `attach`; () for a backbone's own, or the repeated blocks
+    layers: Literal["all", "later", "middle"] = "all"  # which of these: later is the second half, middle a single one
+    pool: Literal["mean", "class_token"] = "mean"  # how a layer's output becomes features; a backbone has its own rule
     layout: str = ""  # the axes of a layer's output (BTD, BCHW), if `attach` cannot infer them
-    head: Literal["linear", "mlp", "tower"] = "linear"  # tower: convolutions on maps, which it pools itself
+    head: Literal["linear", "mlp", "tower"] = "linear"  # tower: convolutions on maps, with its own pooling
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all"] = "last"
     alpha: float = 1.0
-    class_reduction: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
-    layer_reduction: Literal["sum", "mean"] = "sum"  # with classes summed, a mean makes alpha the library's strength
+    class_reduction: Literal["mean", "sum"] = "mean"  # over the per-class sigmoid losses
+    layer_reduction: Literal["sum", "mean"] = "sum"  # mean, with classes summed: alpha is the library's strength
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
-    balance: Literal["none", "norms"] = "none"  # norms: alpha is the ratio of the auxiliary gradient to the main's
-    # Controls: what is the auxiliary signal made of?
-    objective: str = "sigmoid"  # the loss of a branch, of those in asymtrain.objectives.OBJECTIVES
-    branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
-    bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
+    balance: Literal["none", "norms"] = "none"  # norms: alpha is the ratio of auxiliary to main gradient norm
+    # Controls: the parts of the auxiliary signal.
+    objective: str = "sigmoid"  # the loss of a branch, a name in asymtrain.objectives.OBJECTIVES
+    branch_labels: Literal["true", "random"] = "true"  # random: a fixed random label for each image, keyed by the seed
+    bias: Literal["none", "prior"] = "none"  # prior: trained, starting at the class shares
     branch_weights: Literal["trained", "frozen"] = "trained"
-    signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
-    # How it is trained, by AdamW.
+    signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what reaches the backbone
+    # Training, by AdamW.
     label_smoothing: float = 0.0  # of the main loss
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    decay: Literal["all", "matrices"] = "all"  # what weight decay acts on
+    decay: Literal["all", "matrices"] = "all"  # which weights decay
     batch: int = 128
-    last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, where it is shorter
+    last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, if it is smaller
     epochs: int = 10
     schedule: Literal["constant", "cosine"] = "constant"
-    schedule_by: Literal["epoch", "step"] = "epoch"  # how often the rate moves
+    schedule_by: Literal["epoch", "step"] = "epoch"  # how often the rate changes
     warmup: float = 0.0  # epochs in which the rate rises from near 0
     clip: float = 0.0  # largest norm of a run's gradient, branches included; 0 is none
-    averaging: float = 0.0  # decay of a moving average of the weights, which is evaluated in their place; 0 is none
+    averaging: float = 0.0  # decay of a moving average of the weights, which is then evaluated; 0 is none
     passes: int = 1  # how often an epoch shows each image, each time in a new order
-    # trivial: flips, shifts and one transform more; policy: and AutoAugment's for CIFAR; policy_first: that before them
+    # trivial: flips, shifts, one more transform; policy: flips, shifts, AutoAugment for CIFAR; policy_first: that first
     augmentation: Literal["none", "flip_shift", "trivial", "policy", "policy_first"] = "none"
     erasing: float = 0.0  # probability that a rectangle of an image is erased
     erased_area: float = 1 / 3  # the largest share of an image that is erased
     mixup: float = 0.0  # parameter of the Beta distribution of a batch's shares; 0 is none
-    cutmix: float = 0.0  # the same; where both are above 0, each batch takes one of them
-    mixing: float = 1.0  # the share of the batches that are mixed
+    cutmix: float = 0.0  # the same; if both are above 0, each batch uses one of them
+    mixing: float = 1.0  # the share of batches that are mixed
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     seed: int = 42
-    # What is recorded.
+    # Recording.
     test: Literal["last", "every", "never"] = "last"  # a search says never
-    cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
+    cosine_every: int = 16  # steps between gradient cosines, also measured at each epoch's start; 0 for none
 
     def __post_init__(self) -> None:
-        # A study has thousands of specs, with few fields that differ from their defaults: only these are checked.
+        # Only fields that differ from their defaults are checked: a study has thousands of specs with few such fields.
         values = vars(self)
         changed = [name for name, default in DEFAULTS.items() if values[name] is not default]
         values |= {name: _normalised(name, values[name]) for name in changed}
@@ -98,12 +98,12 @@ class RunSpec:
 
     @cached_property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that name this spec everywhere."""
+        """Sixteen hexadecimal digits that identify this spec everywhere."""
         return hashlib.sha256(_as_json(self.to_dict()).encode()).hexdigest()[:16]
 
     @property
     def variant(self) -> Literal["plain", "asymmetric"]:
-        """Which side of a comparison this run is on."""
+        """The side of a comparison that this run is on."""
         return "plain" if self.redundancy == 0 else "asymmetric"
 
     def plain(self) -> "RunSpec":
@@ -121,7 +121,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """Inverse of `to_dict`; an unknown field says that another version wrote it."""
+        """Inverse of `to_dict`; an unknown field is an error, which says that another version may have written it."""
         values = from_stored(values)
         for name in values:
             if name not in DEFAULTS:
@@ -139,22 +139,22 @@ class Epoch(NamedTuple):  # a study has half a million of them: a frozen datacla
     epoch: int  # from 1
     main_loss: float
     auxiliary_loss: float | None
-    # On the batches as they were trained, dropout and augmentation included; of a mixed image, each label by its share.
+    # On the training batches, with dropout and augmentation; for a mixed image each label counts by its share.
     train_accuracy: float
     validation_accuracy: float | None
     test_accuracy: float | None
     cosine: float | None  # mean over the measured steps
     cosine_min: float | None
     cosine_max: float | None
-    seconds: float  # a run's share of its stack's
-    cosine_std: float | None = None  # over the measured steps, divided by their number less one
+    seconds: float  # a run's share of its stack's time
+    cosine_std: float | None = None  # over the measured steps (n - 1)
     conflict: float | None = None  # share of the measured steps whose cosine is negative
     main_norm: float | None = None  # mean norm of the main gradient
     auxiliary_norm: float | None = None  # mean norm of the auxiliary gradient, before alpha
 
     @property
     def is_finite(self) -> bool:
-        """Are all recorded numbers finite?"""
+        """Whether all recorded numbers are finite."""
         return all(math.isfinite(value) for value in self if isinstance(value, float))
 
 
@@ -162,7 +162,7 @@ _seconds = attrgetter("seconds")
 
 
 class UnreadHistory(Sequence[Epoch]):
-    """The history of a stored run whose epochs were not read: how many there are, and the seconds of all."""
+    """The history of a stored run whose epochs were not read: their number, and their total seconds."""
 
     def __init__(self, epochs: int, seconds: float) -> None:
         self.epochs, self.seconds = epochs, seconds
@@ -176,16 +176,16 @@ class UnreadHistory(Sequence[Epoch]):
 
 @dataclass(frozen=True)
 class Run:
-    """A spec and its result. A diverged run keeps the epochs before a value was not finite."""
+    """A spec and its result. A diverged run keeps the epochs before the first value that was not finite."""
 
     spec: RunSpec
     history: Sequence[Epoch]
     outcome: Literal["finished", "diverged"] = "finished"
     device: str = "cpu"
-    path: str = "reference"  # which engine path trained it
-    answers: bytes | None = None  # one bit for each test image: was it classified right after the last epoch?
-    # Model and data, since what a spec names can change. These and the following fields are None if they were not
-    # recorded.
+    path: str = "reference"  # the engine path that trained it
+    answers: bytes | None = None  # one bit for each test image: whether it is classified right after the last epoch
+    # Fingerprints, since the model and data that a spec names can change. These and the following fields are None if
+    # they were not recorded.
     model_fingerprint: str | None = None  # of the model with the initial values of seed 0
     data_fingerprint: str | None = None
     calibration_error: float | None = None  # expected, on the test images after the last epoch
@@ -194,18 +194,18 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Training time, evaluation included; what a GPU compiles before the first step is not."""
+        """Training time with evaluation, without compiling for a GPU before the first step."""
         history = self.history
         return history.seconds if isinstance(history, UnreadHistory) else math.fsum(map(_seconds, history))
 
     @property
     def test_accuracy(self) -> float | None:
-        """Test accuracy after the last epoch, where the spec asked for it."""
+        """Test accuracy after the last epoch, if the spec asked for it."""
         return self.history[-1].test_accuracy if self.history else None
 
     @cached_property
     def best_validation(self) -> Epoch | None:
-        """The epoch of the highest validation accuracy, the earliest of equals."""
+        """The epoch with the highest validation accuracy; on ties the earliest."""
         epochs = [epoch for epoch in self.history if epoch.validation_accuracy is not None]
         return max(epochs, key=lambda epoch: epoch.validation_accuracy or 0.0, default=None)
 
@@ -219,14 +219,14 @@ class Run:
 _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(RunSpec)}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
 STORED_NAMES = {"layers": "places", "class_reduction": "over_classes", "bias": "branch_bias"}
-"""Fields that results keep under an older name. Ids are hashes of these names, so they never change."""
+"""Fields that are stored under an older name. Ids are hashes that include these names, so they never change."""
 
 
 _as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def from_stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the names of the fields, from values by the names under which they are stored."""
+    """Values by field name, from values by stored name."""
     names = {key: name for name, key in STORED_NAMES.items()}
     return {names.get(name, name): value for name, value in values.items()}
 
@@ -237,8 +237,8 @@ AUXILIARY = (
     "layer_reduction", "alpha_schedule", "balance",
     "objective", "branch_labels", "bias", "branch_weights", "signal", "cosine_every",
 )  # fmt: skip
-"""Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
-PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
+"""Settings that Plain lacks: one Plain run is the partner of every Asymmetric run with the same other settings."""
+PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # Plain's values that differ from the defaults
 _PLAIN_VALUES = {name: PLAIN.get(name, DEFAULTS[name]) for name in AUXILIARY}
 # A copy of the names in the registry, since that loads torch.
 _OBJECTIVES = ("sigmoid", "softmax", "mse", "huber", "distill")
@@ -251,7 +251,7 @@ _BELOW_ONE = ("label_smoothing", "averaging")
 
 
 def choices(field: str) -> tuple[str, ...]:
-    """The values that a field of a run may have where they have names; empty for numbers and free texts."""
+    """The named values that a field of a run may have; empty for numbers and free texts."""
     if field == "objective":
         from asymtrain.objectives import OBJECTIVES, RowObjective
 
@@ -279,7 +279,7 @@ def pairs(base: RunSpec, seeds: Iterable[int]) -> list[RunSpec]:
 
 
 def _normalised(name: str, value: Any) -> Any:
-    """Equal settings have one form, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
+    """One form for equal settings, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
     kind = _TYPES[name]
     if name.endswith("_options"):
         return _normalise_options(name, value)
@@ -301,7 +301,7 @@ def _normalised(name: str, value: Any) -> Any:
 
 
 def _number(name: str, value: object) -> float:
-    """As a float; numpy's scalars are numbers too, True and "1" are not."""
+    """The value as a float; numpy's scalars are allowed, True and "1" are not."""
     try:
         if isinstance(value, bool | str):
             raise TypeError

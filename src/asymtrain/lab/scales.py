@@ -1,6 +1,6 @@
-"""How big a study is: `quick` for minutes on a small machine, `paper` as published. Data, and one function.
+"""The size of a study: `quick` for minutes on a small machine, `paper` as published. Data, and one function.
 
-Everything here is a default: an option given on the command line wins.
+Everything here is a default, which options on the command line override.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ class Scale:
 
     dataset: str  # the default dataset
     seeds: tuple[int, ...]
-    fields: Mapping[str, Any]  # of every spec
-    archs: Mapping[str, Mapping[str, Any]]  # of the specs of each backbone
-    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the specs on each dataset
+    fields: Mapping[str, Any]  # for every spec
+    archs: Mapping[str, Mapping[str, Any]]  # for the specs of each backbone
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the specs on each dataset
 
 
 SCALES: dict[str, Scale] = {
@@ -62,7 +62,7 @@ SCALES: dict[str, Scale] = {
 }
 
 
-# Of a model by name, such as timm:resnet18: values that train most networks acceptably with AdamW.
+# For a model by name, such as timm:resnet18: values that train most networks acceptably with AdamW.
 OTHER_ARCHS: Mapping[str, Any] = {"learning_rate": 1e-3, "weight_decay": 1e-2, "alpha": 0.1}
 
 
@@ -73,7 +73,7 @@ def get_scale(name: str) -> Scale:
 
 
 def scaled_spec(scale: Scale, arch: str, dataset: str | None = None, **chosen: Any) -> RunSpec:
-    """The Asymmetric spec of a backbone at a scale; given fields win, None leaves the default."""
+    """The Asymmetric spec of a backbone at a scale; given fields override defaults, except None."""
     dataset = dataset or scale.dataset
     named_fields = {name: value for name, value in chosen.items() if value is not None}
     fields = {**scale.fields, **scale.archs.get(arch, OTHER_ARCHS), **scale.datasets.get(dataset, {}), **named_fields}

@@ -1,4 +1,4 @@
-"""What a store says of its runs, as a table and as lines: `asymtrain status` and the live page show it."""
+"""The state of a store's runs, as a table and as lines, for `asymtrain status` and the live page."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from asymtrain.lab.store import Counts, Store, StoreSummary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
-SHOWN = 10  # runs that are named for each reason
+SHOWN = 10  # runs that are listed for each reason
 RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "not trained yet"
 
 
 def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
-    """Requested runs without a result, each with the reason."""
+    """Requested runs without a result, each with its state."""
     from asymtrain.lab.checkpoints import checkpointed
 
     pending = store.pending()
@@ -25,7 +25,7 @@ def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
 
 
 def counts_table(summary: "StoreSummary") -> "Table":
-    """How many runs of each group are in which state."""
+    """The number of runs in each state, for each group."""
     from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.models import display_name
 
@@ -37,7 +37,7 @@ def counts_table(summary: "StoreSummary") -> "Table":
 
 
 def run_lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str]:
-    """A line for each run, the runs of one reason together; of many with the same reason the first few."""
+    """A line for each run, grouped by reason; if many runs have the same reason, only the first few."""
     for reason, members in groupby(sorted(runs, key=itemgetter(1)), key=itemgetter(1)):
         specs = [spec for spec, _ in members]
         for spec in specs[:SHOWN]:

@@ -1,6 +1,6 @@
-"""The terminal: consoles on which text is text, tables that fit, and the progress of many runs.
+"""The terminal: consoles without markup, tables that fit, and the progress of many runs.
 
-Results go to stdout, progress and remarks to stderr. The commands print by this, and so do the functions of `lab.api`.
+Results go to stdout, progress and remarks to stderr. The commands and the functions of `lab.api` print with it.
 """
 
 import textwrap
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
 _KINDS = ("signal", "branch_weights", "branch_labels", "objective", "bias")
 AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
-WORDS = 16  # columns that words get before a table is divided
-LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
+WORDS = 16  # width that text columns get before a table is divided
+LONGEST_WORD = 24  # longer words are paths or ids, and are broken
 
 
 class Screen(Console):
-    """A console that prints markup and control characters in names as text."""
+    """A console that prints markup and control characters in names literally."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every string that is printed, in a table too, becomes text here."""
+        """Called for every printed string, also in tables: makes it plain text."""
         return super().render_str(printable(text), **options)
 
 
 def plain_text(text: str) -> Text:
-    """For parts of rich that read every string as markup."""
+    """Plain text for parts of rich that read every string as markup."""
     return Text(printable(text))
 
 
 def stdout() -> Console:
-    """For results. A pipe has no width, so tables get the room that they need."""
+    """The console for results. A pipe has no width, so it gets a wide one."""
     console = Screen()
     return console if console.is_terminal else Screen(width=120)
 
 
 def stderr() -> Console:
-    """For progress and remarks, so that stdout can be piped."""
+    """The console for progress and remarks, so that stdout can be piped."""
     return Screen(stderr=True, soft_wrap=True)
 
 
 def show_table(table: "Table", *, note: bool = True) -> None:
-    """Title, table and note as they fit the terminal: where it is too wide, in parts that repeat the first columns."""
+    """Print title, table and note; a table that is too wide is printed in parts that repeat the first columns."""
     console = stdout()
     if table.title:
         console.print(table.title)
@@ -71,7 +71,7 @@ def show_table(table: "Table", *, note: bool = True) -> None:
 
 
 class _Shown(NamedTuple):
-    """A column as text, and the least width that it needs."""
+    """A column as text, with its minimum width."""
 
     heading: str
     cells: tuple[str, ...]
@@ -80,7 +80,7 @@ class _Shown(NamedTuple):
 
 
 def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
-    """The table as it is where there is room, else with shorter cells and headings, and at last in parts."""
+    """The table unchanged if it fits, else with shorter cells and headings, and if necessary in parts."""
     columns = [
         _Shown(column.heading, cells, column.is_number, max(map(len, (column.heading, *cells))))
         for column, cells in zip(table.columns, zip(*table.texts(), strict=True), strict=True)
@@ -89,7 +89,7 @@ def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
         yield _rich_table(columns, padding=(0, 1))
         return
     texts = list(zip(*table.texts(compact=True), strict=True))
-    # Words are broken into shorter lines where that makes fewer parts.
+    # Text is wrapped to shorter lines if that makes fewer parts.
     ways = [
         _parts([_compact(column, cells, words) for column, cells in zip(table.columns, texts, strict=True)], room)
         for words in (WORDS, 0)
@@ -110,10 +110,10 @@ def _rich_table(columns: Sequence[_Shown], padding: tuple[int, int] | tuple[int,
 
 
 def _compact(column: "Column", cells: tuple[str, ...], words: int) -> _Shown:
-    """The heading in lines no wider than the cells, as far as its words allow.
+    """A column with its heading wrapped to the width of the cells, as far as its words allow.
 
-    Numbers and intervals are never broken; text is, where a line is longer than `words` and its longest word, and so
-    are paths, which have no words.
+    Numbers and intervals are never broken. Text is, if a line is longer than `words` and its longest word; so are
+    paths, which have no spaces.
     """
     name = column.short or column.name
     longest = max(map(len, (*name.split(), *cells)))
@@ -130,7 +130,7 @@ def _width(columns: Sequence[_Shown]) -> int:
 
 
 def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
-    """Columns of each part: those of text that come first, and as many others as there is room for."""
+    """The columns of each part: the leading text columns, and as many others as fit."""
     first = max(1, next((i for i, column in enumerate(columns) if column.is_number), 1))
     parts: list[list[_Shown]] = [[]]
     for column in columns[first:]:
@@ -148,7 +148,7 @@ class Display:
         self.task = self._start()
         self.latest: Progress | None = None
         self.note = ""  # the last remark
-        self.start, self.productive = time.monotonic(), False  # has a run been trained, or a measurement taken?
+        self.start, self.productive = time.monotonic(), False  # whether a run was trained or a measurement taken
 
     def _start(self) -> TaskID:
         return self.bar.add_task("starting", total=None, progress=None)
@@ -160,7 +160,7 @@ class Display:
             self.console.print(line)
 
     def stage(self, words: str) -> None:
-        """Name the stage that begins now, with a new bar."""
+        """Print the name of the stage that begins now, and start a new bar."""
         self.begin()
         self.console.print(words)
         self.bar.remove_task(self.task)
@@ -201,7 +201,7 @@ class Display:
         self.console.print(f"{done}/{total} {stage}{kind}seed {spec.seed}: {accuracy}{rest}")
 
     def telling(self, words: "Callable[[Run], str]") -> "Callable[[Run, int, int], None]":
-        """The same in words of a command's own."""
+        """Like `finished`, but with a command's own words."""
 
         def tell(run: "Run", done: int, total: int) -> None:
             if not self.console.is_terminal:
@@ -210,7 +210,7 @@ class Display:
         return tell
 
     def going_on(self, minutes: float | None, *, fresh: bool = False) -> str:
-        """How to go on; after a time limit in which nothing was finished, also how far it came and what it needs."""
+        """How to continue; if the time limit passed without a finished run, also the progress and the time needed."""
         latest = self.latest
         if fresh:
             return ANEW
@@ -218,7 +218,7 @@ class Display:
             return AGAIN
         if latest is None or (latest.epochs_total and not latest.epochs_here):
             return "Starting took all of this time: give the same command with more --minutes."
-        if not latest.epochs_here:  # there was nothing to train: another process does it
+        if not latest.epochs_here:  # nothing was left to train: another process trains it
             return AGAIN
         from asymtrain.lab.report.table import duration
 
@@ -229,7 +229,7 @@ class Display:
 
 @contextmanager
 def progress_display(opening: Sequence[str] = (), *, quiet: bool = False) -> Iterator[Display]:
-    """What shows the progress of a block, after the lines of `opening`; where it is `quiet`, nothing."""
+    """Show the progress of a block, after the lines of `opening`; if `quiet`, show nothing."""
     console = stderr()
     console.quiet = quiet
     width = max(6, min(24, console.width - 68))  # the counts come first
@@ -237,7 +237,7 @@ def progress_display(opening: Sequence[str] = (), *, quiet: bool = False) -> Ite
     with Bar(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         display = Display(console, bar, opening)
         yield display
-        display.begin()  # where nothing was left to train
+        display.begin()  # in case nothing was left to train
 
 
 class _Counts(ProgressColumn):

@@ -1,6 +1,6 @@
-"""Text from outside, such as a name in a store that was sent, where it meets a terminal, a page or a spreadsheet.
+"""Untrusted text, such as a name in another person's store, made safe for terminals, pages and spreadsheets.
 
-And numbers of things in words, and lists with commas.
+Also counts in words, and lists with commas.
 """
 
 import json
@@ -10,21 +10,21 @@ from typing import Any
 
 from asymtrain.errors import UsageError
 
-# Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
+# Control characters except tab and line feed, line ends, marks of text direction, and surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_KIND = re.compile(r"\w{2,}:")  # of a name such as folder:PATH; one letter is a drive
-# What a spreadsheet takes for a formula, and the marks that `csv_cell` puts before it and before a text as JSON.
+_KIND = re.compile(r"\w{2,}:")  # the prefix of a name such as folder:PATH; one letter is a drive
+# What a spreadsheet reads as a formula, and the marks that `csv_cell` puts before it and before a text as JSON.
 _FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]|'+json:")
 _JSON = "'json:"
 
 
 def printable(text: str) -> str:
-    """The text with control characters as JSON writes them: none can move a cursor, or make a page invalid."""
+    """The text with control characters escaped as in JSON, so that none can move a cursor or make a page invalid."""
     return _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def without_folders(value: Any) -> Any:
-    """Paths in a setting by their last name: `folder:/data/me/photos` is `folder:photos`. Others may read it."""
+    """A setting with paths cut to their last part: `folder:photos` for `folder:/data/me/photos`. Others may read it."""
     if isinstance(value, list | tuple):
         return type(value)(without_folders(part) for part in value)
     if not isinstance(value, str):
@@ -35,7 +35,7 @@ def without_folders(value: Any) -> Any:
 
 
 def listing(items: Iterable[object]) -> str:
-    """One, two and three."""
+    """The items as "one, two and three"."""
     *most, last = [str(item) for item in items]
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -46,9 +46,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for a CSV file; `csv_text` gives a text back.
+    """A value for a CSV file; `csv_text` is the inverse for text.
 
-    Text that a spreadsheet would compute gets an apostrophe, and what could steer a terminal is written as JSON.
+    Text that a spreadsheet would read as a formula gets an apostrophe; text with control characters becomes JSON.
     """
     if not isinstance(value, str):
         return value
@@ -58,7 +58,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def csv_text(cell: str) -> str:
-    """The text that `csv_cell` made a cell of; a ValueError for any other cell."""
+    """The text from which `csv_cell` made a cell; may raise a ValueError for another cell."""
     if cell.startswith(_JSON):
         return str(json.loads(cell.removeprefix(_JSON)))
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
@@ -69,9 +69,9 @@ def comma_words(text: str) -> list[str]:
 
 
 def comma_numbers(text: str, advice: str) -> tuple[int, ...]:
-    """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
+    """Whole numbers from a comma-separated list, without repeats. `advice` is the error, with {} for the given text."""
     parts = comma_words(text)
-    # Of at most 18 digits, as a number of anything has: Python refuses to read thousands of them.
+    # At most 18 digits, enough for any count: Python refuses to parse thousands of digits.
     if not parts or not all(part.isdecimal() and len(part) <= 18 for part in parts):
         raise UsageError(advice.format(repr(text)))
     return tuple(dict.fromkeys(map(int, parts)))

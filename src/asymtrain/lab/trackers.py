@@ -3,8 +3,8 @@
     with tracking(open_tracker("mlflow", folder), show, warn) as update:
         for run in execute(specs, progress=update): ...      # reports carry the epochs and the runs that are new
 
-A `Tracker` is a thin adapter of one library. Training knows none of them and never waits for them: a thread of its own
-calls `begin(spec)`, `log(epoch)` for each epoch and `end(outcome)`, and where that fails it warns once and ends.
+A `Tracker` is a thin adapter of one library. Training does not know trackers and never waits for them: a separate
+thread calls `begin(spec)`, `log(epoch)` for each epoch and `end(outcome)`. If a call fails, it warns once and ends.
 """
 
 import io
@@ -28,8 +28,8 @@ from asymtrain.lab.store.tensorboard import curve_values, group_name, open_log, 
 from asymtrain.lab.texts import without_folders
 
 PROJECT = "asymtrain"  # of MLflow, Weights & Biases and Trackio, unless the library's own variables name another
-STOPPED = "stopped"  # the outcome of a run that was interrupted or failed: training it again begins a new log
-# What Weights & Biases would send of this machine: its name, hardware, packages, script, folders and repository.
+STOPPED = "stopped"  # the outcome of a run that was interrupted or failed; training it again starts a new log
+# Switches off what Weights & Biases sends about this machine: name, hardware, packages, script, folders, repository.
 UNSENT = {
     "host": "",
     "program": "",
@@ -40,17 +40,17 @@ UNSENT = {
     "x_disable_stats": True,
     "x_save_requirements": False,
 }
-PATIENCE = 60.0  # seconds that a tracker gets at the end to write what it was given
+PATIENCE = 60.0  # seconds that a tracker gets at the end to finish writing
 
 
 class Tracker(ABC):
-    """One library. What `begin` returns stands for the run in the other calls; several runs are open at once.
+    """One library. The other methods take what `begin` returns for a run; several runs are open at the same time.
 
-    It is made with the folder of the results; the library is not asked before the first run begins.
+    A tracker is made with the folder of the results; it uses its library only from the first run on.
     """
 
-    modules: ClassVar[tuple[str, ...]]  # what must be installed
-    where: str  # how to look at the runs
+    modules: ClassVar[tuple[str, ...]]  # modules that must be installed
+    where: str  # the command or address that shows the runs
 
     @abstractmethod
     def __init__(self, folder: Path) -> None: ...
@@ -82,7 +82,7 @@ class TensorBoard(Tracker):
 
     def log(self, run: Any, epoch: Epoch) -> None:
         write_epoch(run, epoch)
-        run.flush()  # it would wait for two minutes
+        run.flush()  # else it waits for two minutes
 
     def end(self, run: Any, outcome: str) -> None:
         run.add_text("outcome", outcome)
@@ -107,7 +107,7 @@ class MLflow(Tracker):
         from mlflow.entities import Param
 
         if self.client is None:
-            logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it makes
+            logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
             self.folder.mkdir(parents=True, exist_ok=True)
             self.client = MlflowClient(self.uri)
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
@@ -145,7 +145,7 @@ class WeightsAndBiases(Tracker):
         self.folder.mkdir(parents=True, exist_ok=True)  # else wandb writes to the system's temporary folder
         settings = wandb.Settings(silent=True, console="off", **UNSENT)
         mode = os.environ.get("WANDB_MODE")
-        if not mode:  # it would ask for a key on the terminal
+        if not mode:  # else wandb asks for a key on the terminal
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -163,7 +163,7 @@ class WeightsAndBiases(Tracker):
 
 
 class Trackio(Tracker):
-    """Runs of the project `asymtrain` where Trackio keeps its own: $TRACKIO_DIR, a Space, or its cache."""
+    """Runs of the project `asymtrain` in Trackio's usual location: $TRACKIO_DIR, a Space, or its cache."""
 
     modules: ClassVar[tuple[str, ...]] = ("trackio",)
 
@@ -194,7 +194,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 def open_tracker(name: str, folder: Path) -> Tracker:
-    """The tracker of a name; a `UsageError` for an unknown one, and for one that is not installed."""
+    """The tracker with this name; raises a `UsageError` if it is unknown or not installed."""
     if name not in TRACKERS:
         raise unknown_name("tracker", name, TRACKERS)
     if missing := [module for module in TRACKERS[name].modules if find_spec(module) is None]:
@@ -203,13 +203,13 @@ def open_tracker(name: str, folder: Path) -> Tracker:
 
 
 def described(spec: RunSpec) -> dict[str, Any]:
-    """A run by its name, its group and its settings."""
+    """The name, group and settings of a run."""
     config = {"spec": spec.id, "variant": spec.variant, **parameters(spec)}
     return {"name": run_name(spec), "group": group_name(spec), "config": config}
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:
-    """All settings of a run, those at their defaults too; options by their own names, and paths without folders."""
+    """All settings of a run, including defaults; options by their own names, paths without folders."""
     values = {name: getattr(spec, name) for name in DEFAULTS if not name.endswith("_options")}
     options = {f"arch.{name}": value for name, value in spec.arch_options}
     values |= options | {f"dataset.{name}": value for name, value in spec.dataset_options}
@@ -217,7 +217,7 @@ def parameters(spec: RunSpec) -> dict[str, Any]:
 
 
 class Tracking:
-    """Hands what training reports to a tracker, in a thread of its own."""
+    """Passes the reports of training to a tracker, in a separate thread."""
 
     def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self.tracker, self.warn = tracker, warn
@@ -245,14 +245,14 @@ class Tracking:
                 for spec, epoch in progress.recorded:
                     self._log(spec, epoch)
                 for run in progress.finished:
-                    for epoch in run.history:  # what did not arrive while it trained
+                    for epoch in run.history:  # epochs that were not reported during training
                         self._log(run.spec, epoch)
                     tracker_run, _ = self._tracked_run(run.spec)  # it may have diverged in its first epoch
                     self.tracker.end(tracker_run, run.outcome)
                     del self.open[run.spec.id]
             for tracker_run, _ in self.open.values():
                 self.tracker.end(tracker_run, STOPPED)
-        except Exception as error:  # every library has its own: a tracker must not stop the training
+        except Exception as error:  # libraries raise many types, and a tracker must not stop the training
             self._give_up(error_line(error))
 
     def _tracked_run(self, spec: RunSpec) -> tuple[Any, int]:
@@ -277,10 +277,10 @@ class Tracking:
 def tracking(
     tracker: Tracker | None, show: Callable[[Progress], None], say: Callable[[str], None]
 ) -> Iterator[Callable[[Progress], None]]:
-    """Track what passes through the function that it gives, which also passes it on to `show`.
+    """Yield a function that tracks the reports it gets, and also passes them to `show`.
 
-    `say` gets a line about where the runs are, or about what failed. Trackers print to stdout, where results go, so
-    what is printed in the block is dropped.
+    `say` gets a line about where the runs are, or about a failure. Trackers print to stdout, where results go, so
+    anything printed in the block is dropped.
     """
     if tracker is None:
         yield show

@@ -4,7 +4,7 @@ To add a backbone: one file with a `Backbone`, one line in `BACKBONES` (`_buildi
 Commands, tables and the shared tests pick it up from there; its learning rate and small sizes at each scale are an
 entry in `lab/scales.py`.
 
-A name is loaded, and torch with it, when it is first used: code that only names backbones does not wait for torch.
+A name is loaded, and torch with it, on first use: code that only names backbones does not wait for torch.
 """
 
 import sys
@@ -39,7 +39,7 @@ KNOWN: dict[str, tuple[str, frozenset[str]]] = {
     "cnn": ("CNN", frozenset({*_COMMON, "dropout", "hidden", "pool_after", "widths"})),
     "vit": ("ViT", frozenset({*_COMMON, "branch_input", "depth", "heads", "mlp_ratio", "patch", "width"})),
 }
-"""What is known of the backbones without torch: the class and the options of each, to which a test holds them."""
+"""The class and options of each backbone, known without importing torch; a test compares them with the classes."""
 
 _HOMES = {
     "_backbone": ("Backbone", "KeyedDropout", "Outputs", "Parameters"),
@@ -64,13 +64,13 @@ def __dir__() -> list[str]:
 
 
 def backbone_names() -> tuple[str, ...]:
-    """The names in `BACKBONES`, or in `KNOWN` as long as that is not loaded."""
+    """The names in `BACKBONES`, or in `KNOWN` while that is not loaded."""
     building = sys.modules.get(f"{__name__}._building")
     return tuple(KNOWN if building is None else building.BACKBONES)
 
 
 def display_name(name: str) -> str:
-    """What tables and pages call a model: a backbone's class, such as ViT; any other by name, `timm:resnet18`."""
+    """A model's name in tables and pages: a backbone's class, such as ViT; else its own name, `timm:resnet18`."""
     if name in KNOWN:
         return KNOWN[name][0]
     building = sys.modules.get(f"{__name__}._building")

@@ -1,8 +1,8 @@
-"""What every backbone offers: a module for users, and a pure stacked function for the engine.
+"""The interface of every backbone: a module for users, and a pure stacked function for the engine.
 
 A backbone is written twice on purpose. The module (`forward`, made of submodules) is what a user trains and
 where `attach` puts branches. The pure function (`stacked`) computes the same for R runs at once
-from stacked parameters. A test holds the two together.
+from stacked parameters. A test compares the two.
 
 Axis letters: R runs, B batch, T tokens, D width, C classes, K points.
 """
@@ -28,15 +28,15 @@ class Backbone(nn.Module, ABC):
     classes: int
     points: tuple[str, ...]  # module names at which the paper attaches branches
     widths: tuple[int, ...]  # feature width at each point, in the same order
-    # The axes of a point's output and the rule that turns it into features, as `attach` takes them.
+    # The axes of a point's output, and the rule that turns it into features, as arguments of `attach`.
     layout: str
     pool: Literal["mean", "class_token"] = "mean"
-    pooled: bool = True  # whether `stacked` gives means as features, or maps (R, B, D, H, W), for heads that read them
-    dropout_width: int = 0  # how many values the dropout layer masks for one image; 0 where there is none
+    pooled: bool = True  # whether `stacked` gives means as features, or maps (R, B, D, H, W) for heads that read maps
+    dropout_width: int = 0  # the number of values that the dropout layer masks for one image; 0 without dropout
     dropout_rate: float = 0.0
-    channels_last: bool = False  # whether a GPU computes it faster with channels as the innermost axis
-    batches_well: bool = True  # whether a GPU gains from one product over all runs instead of one for each
-    bound_by_calls: bool = False  # whether one run is so small that starting its operations takes most of its time
+    channels_last: bool = False  # whether a GPU is faster with channels as the innermost axis
+    batches_well: bool = True  # whether a GPU is faster with one product over all runs than with one for each
+    bound_by_calls: bool = False  # whether call overhead dominates the time of a run
 
     @abstractmethod
     def stacked(self, parameters: Parameters, images: Tensor, keep: Tensor | None = None) -> Outputs:
@@ -47,13 +47,13 @@ class Backbone(nn.Module, ABC):
         """
 
     def features(self, images: Tensor) -> Outputs:
-        """Logits (B, C) and the features (B, D_k) that branches see, without dropout."""
+        """Logits (B, C) and the features (B, D_k) that branches read, without dropout."""
         one_run = {name: value[None] for name, value in self.named_parameters()}
         logits, points = self.stacked(one_run, images[None])
         return logits[0], [point[0] for point in points]
 
     def set_points(self, chosen: Sequence[int], widths: Sequence[int]) -> None:
-        """Choose blocks by number as the points; `widths` are those of all blocks."""
+        """Choose blocks by number as the points; `widths` has the width of every block."""
         if not widths:
             raise UsageError("the backbone has no block: give at least one width, or a depth of 1 or more")
         wrong = [i for i in chosen if not 0 <= i < len(widths)]
@@ -63,25 +63,25 @@ class Backbone(nn.Module, ABC):
 
 
 class KeyedDropout(nn.Dropout):
-    """Dropout that can be given its mask, so that a run's masks depend on its seed alone."""
+    """Dropout with an optional given mask, so that a run's masks depend on its seed alone."""
 
     keep: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        """Ordinary dropout, or multiplication with `keep` (already scaled) where it is set."""
+        """Ordinary dropout, or multiplication with `keep` (already scaled) if it is set."""
         if self.training and self.keep is not None:
             return input * self.keep
         return super().forward(input)
 
 
 def linear_blocks(sizes: Sequence[int]) -> nn.Sequential:
-    """Linear layers from each size to the next, a ReLU behind each."""
+    """Linear layers from each size to the next, each followed by a ReLU."""
     return nn.Sequential(*(nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes)))
 
 
 @torch.no_grad()
 def trunc_normal_(tensor: Tensor, std: float) -> None:
-    """`nn.init.trunc_normal_` of torch 2.11: that of 2.13 draws other weights from the same seed."""
+    """`nn.init.trunc_normal_` as in torch 2.11; torch 2.13 draws other weights from the same seed."""
     tensor.uniform_(-1, 1).erfinv_().mul_(std * 2**0.5).clamp_(-2, 2)
 
 
@@ -89,10 +89,10 @@ def stacked_linear(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     """`nn.Linear` of R runs: input (R, M, D_in), weight (R, D_out, D_in), bias (R, D_out) -> (R, M, D_out)."""
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     if len(weight) == 1:
-        # A batch of one is an ordinary product; bmm would choose slower kernels for it. The gradient of a squeezed view
-        # is a view; that of a chosen row is a copy into zeros.
+        # A batch of one is an ordinary product, for which bmm would choose slower kernels. The gradient of a squeezed
+        # view is a view; the gradient of an indexed row is a copy into zeros.
         return F.linear(input.squeeze(0), weight.squeeze(0), bias.squeeze(0))[None]
     if weight.is_cuda:
-        # Compiled, the addition joins the next elementwise kernel; baddbmm would first write the bias to every row.
+        # Compiled, the addition fuses with the next elementwise kernel; baddbmm first writes the bias to every row.
         return torch.bmm(input, weight.mT) + bias[:, None]
     return bias[:, None].baddbmm(input, weight.mT)

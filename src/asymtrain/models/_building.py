@@ -1,4 +1,4 @@
-"""The table of backbones, and `build`, which makes one by its name."""
+"""The table of backbones, and `build`, which builds one by name."""
 
 import inspect
 from typing import TypeGuard
@@ -20,8 +20,8 @@ def build(
 ) -> Backbone:
     """Build a backbone by name, e.g. `build("vit", classes=100, depth=2, width=64)`.
 
-    With `seed` the initial weights depend on the seed and the sizes alone and torch's global random state is
-    left as it was; without it they come from the global state, as torch modules do.
+    With `seed` the initial weights depend only on the seed and the sizes, and torch's global random state does not
+    change; without it they come from the global state, as in torch modules.
     `initialisation="framework"` (torch's defaults) or `"trunc_normal"` (deviation 0.02, zero biases).
     """
     check_options(name, options)
@@ -32,7 +32,7 @@ def build(
     _check_sizes(name, options)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
-            # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
+            # Not torch.manual_seed, which also seeds every GPU: only the CPU's state is restored.
             torch.default_generator.manual_seed(seed)
         model = BACKBONES[name](classes, **options)
         if initialisation == "trunc_normal":
@@ -60,7 +60,7 @@ def options_of(backbone: type[Backbone]) -> set[str]:
 
 
 def _check_sizes(name: str, options: dict[str, object]) -> None:
-    """A size is a whole number, or several where the default is; words and shares are left to the constructor."""
+    """Check that sizes are whole numbers, or lists of them; the constructor checks options that are texts or floats."""
     parameters = inspect.signature(BACKBONES[name]).parameters
     for option, value in options.items():
         default = parameters[option].default

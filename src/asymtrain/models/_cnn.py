@@ -1,7 +1,7 @@
 """The CNN: six 3x3 convolutions, two max-pools, one dropout, three linear layers.
 
-Branches sit after the ReLU of a convolution, or after the max-pool where one follows, and see the map's
-mean over space. The paper's parameter counts fit five points (832 features in all); six are an option.
+Branches are after the ReLU of a convolution, or after the max-pool if one follows, and read the map's mean over
+space. The paper's parameter counts fit five points (832 features in all); six are an option.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class CNN(Backbone):
         maps, outputs = list(images), {}
         for i in range(len(self.blocks)):
             weight, bias = parameters[f"blocks.{i}.0.weight"], parameters[f"blocks.{i}.0.bias"]
-            # One convolution for each run: a grouped convolution would be several times slower.
+            # One convolution for each run; a grouped convolution would be several times slower.
             pool = i in self.pool_after
             maps = [_convolve(m, w, b, pool) for m, w, b in zip(maps, weight, bias, strict=True)]
             outputs[f"blocks.{i}"] = maps
@@ -84,7 +84,7 @@ class CNN(Backbone):
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> Tensor:
-    """Convolution, ReLU and, where one follows, max-pool of one run."""
+    """Convolution, ReLU and optional max-pool of one run."""
     if not pool:
         return torch.relu(F.conv2d(maps, weight, bias, padding=1))
     kernels = pooling_kernels(maps)

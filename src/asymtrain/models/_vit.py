@@ -151,14 +151,14 @@ class ViT(Backbone):
         if kernels is not None:
             raw = torch.bmm(normed, parameters[f"{name}.weight"].mT)
             return kernels.attend(raw, parameters[f"{name}.bias"], batch, self.heads)
-        # (R, B T, 3 D) -> three of (R B, heads, T, D / heads): runs are only a larger batch for attention.
+        # (R, B T, 3 D) -> three of (R B, heads, T, D / heads): for attention, runs are just a larger batch.
         qkv = stacked_linear(parameters, name, normed).view(runs * batch, -1, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(runs, -1, width)
 
 
 def to_patches(images: Tensor, patch: int) -> Tensor:
-    """Images (B, C, H, W) cut into flat patches (B, T, C patch²), as a convolution of that stride reads them."""
+    """Images (B, C, H, W) cut into flat patches (B, T, C patch²), in the order of a convolution with that stride."""
     batch, channels, height, width = images.shape
     cut = images.view(batch, channels, height // patch, patch, width // patch, patch)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, (height // patch) * (width // patch), -1)
@@ -168,6 +168,6 @@ def stacked_norm(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     """`nn.LayerNorm` of R runs over the last axis of input (R, M, D)."""
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     if len(weight) == 1:
-        # One pass over memory instead of three, where no compiler joins them.
+        # One pass over memory instead of three, if no compiler fuses them.
         return F.layer_norm(input.squeeze(0), input.shape[-1:], weight.squeeze(0), bias.squeeze(0))[None]
     return F.layer_norm(input, input.shape[-1:]) * weight[:, None] + bias[:, None]

@@ -1,6 +1,6 @@
-"""Datasets as arrays, and pure functions of a seed on them.
+"""Datasets as arrays, and pure functions on them that depend on a seed.
 
-`load` gives a `Dataset` of images, vectors or sequences of tokens. The rest is imported from its own module: splits,
+`load` returns a `Dataset` of images, vectors or sequences of tokens. Import the rest from its own module: splits,
 few-shot subsets and label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
 """
 

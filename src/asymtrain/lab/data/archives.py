@@ -1,7 +1,7 @@
-"""An archive with a known checksum: fetch it, compare, unpack, and leave whole files or none.
+"""Download an archive with a known checksum, verify and unpack it, leaving complete files or none.
 
 Everything is made in a scratch folder beside its destination and moved there by one rename. An interrupted download
-continues where it broke off.
+resumes where it stopped.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from asymtrain.errors import UsageError
 _TIMEOUT = 10.0  # seconds without an answer, or without a byte, before a connection counts as broken
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each new connection after a broken one
 _CHUNK = 1 << 20
-_MOST_BYTES = 1 << 30  # of an archive; the largest official one has 170 million
+_MOST_BYTES = 1 << 30  # of an archive; the largest official one has 170 million bytes
 _SCRATCH = ".unpacking-"
-_ABANDONED = 86_400  # seconds after which a scratch folder is abandoned
+_ABANDONED = 86_400  # seconds after which a scratch folder counts as abandoned
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar file, where it comes from, its checksum, and the one folder it unpacks to."""
+    """A tar file: its URL, its checksum, and the one folder it unpacks to."""
 
     url: str
     md5: str
@@ -44,9 +44,9 @@ class Unavailable(Exception):
 
 
 def download(archive: Archive, root: Path, files: Iterable[str]) -> None:
-    """Fetch the archive and unpack it to its folder under root."""
+    """Download the archive and unpack it to its folder under root."""
     try:
-        # The connection comes first: without one, not even the data root is made.
+        # The connection comes first: if it fails, not even the data root is created.
         with _connect(archive) as response, _scratch(root) as scratch:
             packed = Path(scratch) / archive.file
             with packed.open("wb") as out:
@@ -78,21 +78,21 @@ def unpack(archive: Archive, packed: Path, root: Path, files: Iterable[str]) -> 
 
 
 def _connect(archive: Archive, start: int = 0) -> http.client.HTTPResponse:
-    """Ask for the archive, or for what follows its first `start` bytes."""
-    import urllib.error  # here: every command knows the archives, and few fetch one
+    """Request the archive, or its bytes from `start` on."""
+    import urllib.error  # here: every command imports this file, and few download
     import urllib.request
 
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # it is the answer too
+        error.close()  # the error is also the response
         raise
     return response
 
 
 def _receive(archive: Archive, response: http.client.HTTPResponse, out: BinaryIO) -> None:
-    """Write the archive to a file; where the connection breaks, take it up again from there."""
+    """Write the archive to a file; if the connection breaks, resume from there."""
     whole = _copy(response, out)
     for pause in _PAUSES:
         if whole:
@@ -103,7 +103,7 @@ def _receive(archive: Archive, response: http.client.HTTPResponse, out: BinaryIO
         except (OSError, http.client.HTTPException):
             continue
         with again:
-            if again.status != http.HTTPStatus.PARTIAL_CONTENT:  # a server that always begins at the beginning
+            if again.status != http.HTTPStatus.PARTIAL_CONTENT:  # the server sends everything again
                 out.seek(0)
                 out.truncate()
             whole = _copy(again, out)
@@ -112,14 +112,14 @@ def _receive(archive: Archive, response: http.client.HTTPResponse, out: BinaryIO
 
 
 def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
-    """Append what is sent; returns whether it is complete."""
+    """Append the response's content; returns whether it is complete."""
     while True:
         try:
             chunk = response.read(_CHUNK)
         except (OSError, http.client.HTTPException):
             return False
         if not chunk:
-            # Python does not report a body that was cut: compare its length to the announced one.
+            # Python does not report a truncated body: compare its length with the announced one.
             return not response.length
         out.write(chunk)
         if out.tell() > _MOST_BYTES:
@@ -129,7 +129,7 @@ def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
 def _scratch(root: Path) -> tempfile.TemporaryDirectory[str]:
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(f"{_SCRATCH}*"):
-        # Of a process that was killed; a younger one may be of a process at work.
+        # From a killed process; a younger folder may belong to a running one.
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(leftover)
@@ -142,12 +142,12 @@ def _md5(file: Path) -> str:
 
 
 def _extract(archive: Archive, packed: Path, scratch: Path, root: Path, files: Iterable[str]) -> None:
-    """Copy the named files out of an archive whose checksum is right, and no other member."""
+    """Copy only the named files out of a verified archive."""
     unpacked_folder = scratch / archive.folder
     unpacked_folder.mkdir()
     members = {f"{archive.folder}/{file}" for file in files}
     with tarfile.open(packed) as tar:
-        for member in tar:  # in its own order: going back would unpack it again
+        for member in tar:  # in the archive's order: going back would decompress it again
             content = tar.extractfile(member) if member.name in members else None
             if content is not None:
                 with content, (scratch / member.name).open("wb") as out:

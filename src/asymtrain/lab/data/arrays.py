@@ -1,4 +1,4 @@
-"""What every source of data gives: arrays of inputs of one kind, and labels."""
+"""The result of every data source: arrays of inputs of one kind, and labels."""
 
 import hashlib
 import operator
@@ -17,14 +17,14 @@ Labels = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
 Inputs = Bytes | Vectors | npt.NDArray[np.int64]
 Kind = Literal["images", "vectors", "tokens"]
-_CHUNK = 1024  # images summed at a time; bounds the memory
+_CHUNK = 1024  # images summed at a time, to bound the memory
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs of one kind, C-contiguous, labels (N,) and, where the source knows them, object masks (N, H, W).
+    """Inputs of one kind, C-contiguous, labels (N,) and, if the source knows them, object masks (N, H, W).
 
-    Images are bytes (N, C, H, W), vectors float32 (N, D), sequences of tokens int64 (N, T), filled up with 0.
+    Images are bytes (N, C, H, W), vectors float32 (N, D), sequences of tokens int64 (N, T), padded with 0.
     """
 
     inputs: Inputs
@@ -47,7 +47,7 @@ class Examples:
 
     @property
     def images(self) -> Bytes:
-        """The inputs, for what works on images alone."""
+        """The inputs, for code that works only on images."""
         if self.kind != "images":
             raise UsageError(f"this works on images, and the dataset holds {self.kind}: choose a dataset of images")
         return self.inputs  # type: ignore[return-value]
@@ -56,7 +56,7 @@ class Examples:
     def channel_sums(self) -> npt.NDArray[np.int64]:
         """Sums of each image's bytes and of their squares in each channel, (N, C, 2).
 
-        Once for all runs: each of them has statistics of its own images, and a stack may have a hundred runs.
+        Computed once: each run has statistics of its own images, and a stack may have a hundred runs.
         """
         count, channels, height, width = self.images.shape
         sums = np.empty((count, channels, 2), np.int64)
@@ -87,12 +87,12 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any input, label or class name, and not with the machine."""
+        """Sixteen hexadecimal digits that depend on every input, label and class name, but not on the machine."""
         shapes = [part.inputs.shape for part in (self.train, self.test)]
         digest = hashlib.sha256(repr((self.kind, shapes, self.class_names)).encode())
         for part in (self.train, self.test):
             for array in (part.inputs, part.labels):
-                # A defined byte order keeps big-endian machines in step.
+                # A fixed byte order gives the same digits on big-endian machines.
                 digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
         return digest.hexdigest()[:16]
 

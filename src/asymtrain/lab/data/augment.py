@@ -1,8 +1,8 @@
-"""Random changes of images, from random bits that the caller brings.
+"""Random changes of images, from random bits that the caller gives.
 
-There is no generator here: with bits from `streams.bits`, a run sees the same augmentation alone, in a stack, and on
+There is no generator here: with bits from `streams.bits`, a run gets the same augmentation alone, in a stack, and on
 every device. All images of a batch, and all runs of a stack, are changed at once: images are (..., B, C, H, W) and
-their bits (..., B). What is drawn is a part of an image's bits, modulo the number of choices or as a fraction of it.
+their bits (..., B). Each choice uses some of an image's bits, modulo the number of choices or as a fraction.
 
 `flip_and_shift` and `transform` work on values from 0 to 255, of any type; `erase` and `mix` on any values.
 """
@@ -20,7 +20,7 @@ TRANSFORMS = (
 )  # fmt: skip
 """The transforms that `transform` chooses from, in the order of its bits."""
 STRENGTHS = 31
-_HALF = 0.5 + 1 / 2048  # halves are rounded up on every device
+_HALF = 0.5 + 1 / 2048  # so that halves are rounded up on every device
 QUANTILES = 4096
 
 
@@ -77,7 +77,7 @@ def _is(kind: Tensor, *names: str) -> Tensor:
 def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """The transforms of values; every other image stays as it is."""
     grey = _grey(values)
-    # Each of the four moves the image away from another one, or towards it.
+    # Each of the four moves the image away from another image, or towards it.
     other = torch.where(_is(kind, "contrast"), (grey.mean((-2, -1), keepdim=True) + _HALF).floor(), 0.0)
     other = torch.where(_is(kind, "saturation"), grey, other)
     other = torch.where(_is(kind, "sharpness"), blurred(values), other)
@@ -91,7 +91,7 @@ def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Te
 
 
 def _grey(values: Tensor) -> Tensor:
-    """Brightness (..., 1, H, W) by the weights of Rec. 601; of other than three channels the mean."""
+    """Brightness (..., 1, H, W) by the weights of Rec. 601; the mean if there are not three channels."""
     if values.shape[-3] != 3:
         return (values.mean(-3, keepdim=True) + _HALF).floor()
     red, green, blue = values.unbind(-3)
@@ -99,7 +99,7 @@ def _grey(values: Tensor) -> Tensor:
 
 
 def blurred(values: Tensor) -> Tensor:
-    """Means of 3 x 3 pixels, the middle one five times; the border stays."""
+    """Weighted means of 3 x 3 pixels, with weight 5 for the middle one; the border does not change."""
     height, width = values.shape[-2:]
     if min(height, width) < 3:
         return values
@@ -133,7 +133,7 @@ def _moved(images: Tensor, kind: Tensor, level: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, bits: Tensor, probability: Tensor | float, largest: float = 1 / 3) -> Tensor:
-    """Set a rectangle of each image to zero, or not; of normalised images zero is the mean.
+    """Set a random rectangle of some images to zero, which is the mean of normalised images.
 
     The probability (..., B), or what broadcasts to it, is compared with bits 0 to 15. Bits 16 to 27 choose the area,
     2% to the largest share of the image; bits 28 to 39 the ratio of height and width, 0.3 to 1 / 0.3, equally often
@@ -162,12 +162,12 @@ def beta_quantiles(parameter: float) -> Tensor:
 def mixing_weights(
     bits: Tensor, mixup: Tensor | None, cutmix: Tensor | None, height: int, width: int, probability: float = 1.0
 ) -> Tensor:
-    """How much of each pixel (..., H, W) is a batch's own, and not its partner's; bits (...), one for each batch.
+    """The weight of each pixel (..., H, W) beside its partner's; bits (...), one for each batch.
 
-    A batch is mixed with a probability that bits 45 to 60 are compared with; else all weights are 1. Bits 0 to 11
-    choose a share of `mixup` or of `cutmix`, `beta_quantiles` (..., 4096). By mixup it is every pixel's weight. By
-    cutmix it is 0 in a rectangle whose area is what the share leaves, cut off at the border, with its middle at the
-    pixel that bits 13 to 28 and 29 to 44 choose; and 1 elsewhere. Bit 12 chooses where both are given.
+    A batch is mixed if bits 45 to 60, as a fraction, are below the probability; else all weights are 1. Bits 0 to 11
+    choose a share of `mixup` or of `cutmix`, `beta_quantiles` (..., 4096). With mixup the share is every pixel's
+    weight. With cutmix the weight is 0 in a rectangle of area 1 - share, centred on the pixel that bits 13 to 28 and
+    29 to 44 choose and cut off at the border; and 1 elsewhere. Bit 12 chooses if both are given.
     """
     chosen = (bits & QUANTILES - 1)[..., None]
     weights: Tensor | None = None
@@ -187,17 +187,17 @@ def mixing_weights(
 
 
 def mix(images: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
-    """Images (..., B, C, H, W) with the weights (..., H, W) of a batch, and its partners with what they leave."""
+    """Images (..., B, C, H, W) times the weights (..., H, W) of a batch, plus partners times 1 - weights."""
     return partners + weights[..., None, None, :, :] * (images - partners)
 
 
 def _fraction(bits: Tensor, start: int, count: int) -> Tensor:
-    """So many bits as a fraction from 0 to 1, without 1; in float64, so that no device rounds it to another pixel."""
+    """`count` bits as a fraction in [0, 1); in float64, so that no device rounds it to another pixel."""
     return (bits >> start & (1 << count) - 1).double() / (1 << count)
 
 
 def _box(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, height: int, width: int) -> Tensor:
-    """Which pixels (..., H, W) lie in rectangles (...); ends are outside."""
+    """Which pixels (..., H, W) are in rectangles (...); ends are exclusive."""
     row, column = torch.arange(height, device=top.device), torch.arange(width, device=top.device)
     rows = (row >= top[..., None]) & (row < bottom[..., None])
     columns = (column >= left[..., None]) & (column < right[..., None])

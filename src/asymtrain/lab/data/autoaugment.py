@@ -1,9 +1,9 @@
 """AutoAugment's policy for CIFAR (Cubuk et al., 2018) on whole batches, in whole numbers.
 
-Each image gets one of 25 pairs of operations, and each operation of the pair happens or not. They are PIL's on bytes,
-as the scripts of Compact Transformers and of SPT + LSA call them: shears are interpolated, what comes from outside of
-the image is grey (128), and the rotation has one direction. Everything is integer arithmetic, so that every device
-gives the same bytes; PIL, which computes in floats, is one lower at times where the exact result is a whole number.
+Each image gets one of 25 pairs of operations, and each operation of the pair is applied with its probability. They are
+PIL's on bytes, as the scripts of Compact Transformers and of SPT + LSA call them: shears are interpolated, pixels from
+outside the image are grey (128), and the rotation has one direction. Everything is integer arithmetic, so every device
+gives the same bytes; PIL computes in floats, and is sometimes one lower if the exact result is a whole number.
 """
 
 import math
@@ -40,7 +40,7 @@ POLICY = (
     (("equalize", 8, 8), ("invert", 1, 3)),
     (("translate_y", 7, 9), ("autocontrast", 9, 1)),
 )
-"""Pairs of operations, each with its probability in tenths and its level from 0 to 9."""
+"""Pairs of operations, each operation with its probability in tenths and its level from 0 to 9."""
 OPERATIONS = tuple(dict.fromkeys(name for pair in POLICY for name, *_ in pair))
 _OUTSIDE = 128
 _ROTATION = math.radians(30 / 9 * 2)  # the policy has one
@@ -55,7 +55,7 @@ def policy_table(device: torch.device) -> Tensor:
 def autoaugment(images: Tensor, bits: Tensor, policy: Tensor) -> Tensor:
     """A pair of operations for each image: bytes (..., B, C, H, W), bits (..., B) int64, policy of `policy_table`.
 
-    Bits 0 to 15 choose the pair, bits 16 to 31 and 32 to 47 whether each of the two happens, bits 48 and 49 its sign.
+    Bits 0 to 15 choose the pair, bits 16 to 31 and 32 to 47 whether each of the two applies, bits 48 and 49 its sign.
     """
     pair = policy[(bits & 0xFFFF) % len(POLICY)]
     values = images.to(torch.int32)
@@ -73,7 +73,7 @@ def _is(kind: Tensor, name: str) -> Tensor:
 
 
 def _recoloured(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """Operations of colour: most give each value another one; colour and sharpness blend with another image."""
+    """Operations on colour: most map each value to another; colour and sharpness blend with another image."""
     luma = _luma(values)
     tables = _tables(values.flatten(-2).long(), luma, kind, strength)
     looked_up = tables.gather(-1, values.flatten(-2).long()).view(values.shape)
@@ -83,7 +83,7 @@ def _recoloured(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 
 
 def _tables(pixels: Tensor, luma: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """What each of the 256 values becomes in each channel (..., B, C, 256), from pixels (..., B, C, H * W)."""
+    """The new value for each of the 256 values in each channel (..., B, C, 256), from pixels (..., B, C, H * W)."""
     value = torch.arange(256, device=pixels.device)
     kind, strength, level = kind[..., 0], strength[..., 0], strength[..., 0].abs()
     size = pixels.shape[-1]
@@ -116,7 +116,7 @@ def _blend(other: Tensor, values: Tensor, strength: Tensor) -> Tensor:
 
 
 def _luma(values: Tensor) -> Tensor:
-    """PIL's brightness (..., 1, H, W); an image without three channels is its own."""
+    """PIL's brightness (..., 1, H, W); the mean over channels if there are not three."""
     if values.shape[-3] != 3:
         return values.sum(-3, keepdim=True) // values.shape[-3]
     red, green, blue = values.unbind(-3)
@@ -124,7 +124,7 @@ def _luma(values: Tensor) -> Tensor:
 
 
 def _sheared(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """A column moves by a thirtieth of its distance from the left, times the strength; cubic, counted in sixtieths."""
+    """Move each column by its distance from the left times strength / 30; cubic, in integer sixtieths of a pixel."""
     height, width = values.shape[-2:]
     row = torch.arange(height, device=values.device)[:, None]
     position = 60 * row + strength * (2 * torch.arange(width, device=values.device) + 1)  # (..., B, 1, H, W)
@@ -139,7 +139,7 @@ def _sheared(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 
 
 def _moved(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """Translations and the rotation: each pixel takes the one that it comes from."""
+    """Translations and the rotation: each pixel is read from its source."""
     height, width = values.shape[-2:]
     x = torch.arange(width, device=values.device)
     y = torch.arange(height, device=values.device)[:, None]
@@ -156,7 +156,7 @@ def _moved(values: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 
 
 def _rotation(height: int, width: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """From a pixel's column and row to those that it comes from, in 65536ths, as PIL rotates about the middle."""
+    """Coefficients from a pixel's column and row to its source's, in 65536ths, for PIL's rotation about the middle."""
     cosine, sine = math.cos(_ROTATION), math.sin(_ROTATION)
 
     def row(a: float, b: float, middle: float) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100, read from their official Python files.
 
-Under the data root lies either the unpacked folder (`cifar-10-batches-py`, `cifar-100-python`) or the official
-archive (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is then unpacked beside itself. With neither,
-the archive is downloaded and its checksum compared.
+The data root has either the unpacked folder (`cifar-10-batches-py`, `cifar-100-python`) or the official archive
+(`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is then unpacked beside itself. Without both, the
+archive is downloaded and its checksum verified.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Release:
         return len(self.test_files) * self.test_rows
 
     def is_in(self, root: Path) -> bool:
-        """Has a data root the folder or the archive?"""
+        """Whether a data root has the folder or the archive."""
         return (root / self.archive.folder).is_dir() or (root / self.archive.file).is_file()
 
 
@@ -86,7 +86,7 @@ RELEASES = {
 
 
 def load(release: Release, root: Path, *, download: bool = True, image_size: int | None = None) -> Dataset:
-    """Read a CIFAR under the data root, after unpacking or downloading it if need be."""
+    """Read a CIFAR under the data root, after unpacking or downloading it if necessary."""
     folder = root / release.archive.folder
     if not folder.is_dir():
         _provide(release, root, download)

@@ -1,7 +1,7 @@
 """A folder of class subfolders with images.
 
-Either `PATH/train/<class>/*` and `PATH/test/<class>/*`, or `PATH/<class>/*`, of which a fifth of each class is then
-drawn to test on. Every image is scaled and centrally cropped to one square size.
+Either `PATH/train/<class>/*` and `PATH/test/<class>/*`, or `PATH/<class>/*`, from which a random fifth of each class
+becomes the test set. Every image is scaled and centrally cropped to one square size.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, whole_number
 
 IMAGE_SIZE = 32
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# Pillow's names of those: by itself it tries every format it knows, and runs Ghostscript on PostScript called x.png.
+# Pillow's names for these: by default it tries all its formats, and runs Ghostscript on PostScript named x.png.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_MOST_PIXELS = 1 << 26  # of an image: some 20 bytes for each are in use at once
-_NAMED = 5  # of images that cannot be used
+_MOST_PIXELS = 1 << 26  # of an image, since each takes some 20 bytes
+_NAMED = 5  # unusable images that an error lists
 _TILE_SIDES = (322, 323)  # tags of a TIFF
 
 Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
 
 
 def load(path: Path, *, image_size: int = IMAGE_SIZE, seed: int = 0) -> Dataset:
-    """Read the folder; the seed matters only where there is no test folder."""
+    """Read the folder; the seed matters only without a test folder."""
     image_size = whole_number("image_size", image_size, 1, 1024)
     seed = whole_number("seed", seed, 0)
     if not path.is_dir():
@@ -47,12 +47,12 @@ def load(path: Path, *, image_size: int = IMAGE_SIZE, seed: int = 0) -> Dataset:
 
 
 def count_classes(path: Path) -> int:
-    """How many classes a folder has, without reading an image."""
+    """The number of classes in a folder, without reading an image."""
     return len(_folders_in(next(iter(_parts_of(path)), path)))
 
 
 def _parts_of(path: Path) -> list[Path]:
-    """The folders for training and for testing, where there are such.
+    """The existing folders among those for training and testing.
 
     Folders that hold images are classes, even if they are called train or test.
     """
@@ -103,7 +103,7 @@ def _list_classes(folder: Path) -> Listing:
 
 
 def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
-    """A fifth of each class, at least one image, to test on."""
+    """Hold out a fifth of each class, at least one image, for testing."""
     from asymtrain.lab.data.subsets import hold_out  # here: it loads torch
 
     train: Listing = {}
@@ -119,7 +119,7 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
 
 
 def _read(listing: Listing, image_size: int, problems: dict[Path, UsageError]) -> Examples:
-    """The images; unusable ones are added to the problems, so that one error names all."""
+    """Read the images; unusable ones are added to `problems`, so that one error can list them."""
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
     for i, file in enumerate(itertools.chain.from_iterable(listing.values())):
@@ -131,14 +131,14 @@ def _read(listing: Listing, image_size: int, problems: dict[Path, UsageError]) -
 
 
 def _read_image(file: Path, image_size: int) -> Bytes:
-    """The image as (3, S, S): turned as its camera says, scaled to cover the square, cropped at its centre."""
+    """The image as (3, S, S): rotated by its EXIF data, scaled to cover the square, cropped at the centre."""
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns about oddities that do not change the pixels
-            with Image.open(file, formats=_FORMATS) as image:  # reads the header; the pixels are decoded later
-                # A tile of a TIFF is unpacked whole, and may be larger than the image.
+            warnings.simplefilter("ignore")  # Pillow's warnings do not concern the pixels
+            with Image.open(file, formats=_FORMATS) as image:  # reads only the header
+                # A TIFF's tile is decoded completely, and may be larger than the image.
                 tile = [getattr(image, "tag_v2", {}).get(side, 1) for side in _TILE_SIDES]
                 for width, height in (image.size, tile):
                     if width * height > _MOST_PIXELS:

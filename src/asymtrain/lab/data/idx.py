@@ -1,4 +1,4 @@
-"""Images in the format of MNIST: a folder with four idx files, each of them packed by gzip or not."""
+"""Images in the format of MNIST: a folder with four idx files, each optionally packed by gzip."""
 
 import gzip
 import math
@@ -29,7 +29,7 @@ def load_idx(path: Path, *, image_size: int | None = None, channels: int = 1) ->
 
 
 def size_of_idx(path: Path) -> tuple[int, int, int]:
-    """How many classes, images to train on and images to test on, from the labels alone."""
+    """The numbers of classes, training images and test images, from the labels alone."""
     train, test = (_read(path, f"{part}-labels-idx1-ubyte", 1) for part in _PARTS)
     return int(max(train.max(), test.max())) + 1, len(train), len(test)
 
@@ -42,7 +42,7 @@ def _read_part(path: Path, part: str, channels: int) -> Examples:
 
 
 def _read(folder: Path, name: str, axes: int) -> Bytes:
-    """The bytes of an idx file with so many axes."""
+    """The content of an idx file, an array of bytes with `axes` axes."""
     packed = folder / f"{name}.gz"
     file = packed if packed.is_file() else folder / name
     try:

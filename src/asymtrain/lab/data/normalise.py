@@ -1,6 +1,6 @@
-"""From stored inputs to what a network sees: zero mean and unit deviation over the examples a run trains on.
+"""From stored inputs to a network's inputs: zero mean and unit deviation over the examples a run trains on.
 
-Images have statistics for each channel, vectors for each feature. Tokens are numbers of words: they stay as they are.
+Images have statistics for each channel, vectors for each feature. Tokens are word indices and do not change.
 """
 
 from math import sqrt
@@ -13,11 +13,11 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Examples, Vectors
 
-_CHUNK = 1 << 16  # vectors added up at a time; bounds the memory
+_CHUNK = 1 << 16  # vectors summed at a time, to bound the memory
 
 
 def statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation over the chosen examples: of each channel or feature, both float32; empty for tokens."""
+    """The mean and deviation of each channel or feature over the chosen examples, float32; empty for tokens."""
     if data.kind == "images":
         return channel_statistics(data, indices)
     if data.kind == "tokens":
@@ -26,14 +26,14 @@ def statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[Tensor, 
 
 
 def _feature_statistics(vectors: Vectors, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each feature over the chosen vectors, both (D,); a constant one has a deviation of 1."""
+    """The mean and deviation (D,) of each feature over the chosen vectors; a constant feature gets a deviation of 1."""
     if len(indices) == 0:
         raise UsageError("statistics need at least one vector")
     first = vectors[indices[0]].astype(np.float64)
     total, squares = np.zeros_like(first), np.zeros_like(first)
-    ordered = np.sort(indices)  # sums of rounded numbers depend on the order
+    ordered = np.sort(indices)  # since floating-point sums depend on the order
     for start in range(0, len(ordered), _CHUNK):
-        # Minus the first one: a constant feature gives exact zeros, and a large mean cancels no digits.
+        # Minus the first vector: a constant feature gives exact zeros, and a large mean cancels no digits.
         shifted = vectors[ordered[start : start + _CHUNK]] - first
         total += shifted.sum(0)
         squares += (shifted * shifted).sum(0)
@@ -43,10 +43,10 @@ def _feature_statistics(vectors: Vectors, indices: npt.NDArray[np.int64]) -> tup
 
 
 def channel_statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over the chosen images, both (C,) float32, on the scale of 0 to 1.
+    """The mean and deviation of each channel over the chosen images, both (C,) float32, for values from 0 to 1.
 
-    The sums are of whole numbers, so the result does not depend on the order of adding or on the machine. A channel
-    without any variation gets a deviation of 1.
+    The sums are of whole numbers, so the result does not depend on the order or on the machine. A constant channel
+    gets a deviation of 1.
     """
     if len(indices) == 0:
         raise UsageError("statistics need at least one image")
@@ -58,7 +58,7 @@ def channel_statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[
 
 
 def normalise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """What a network sees of inputs x, in the type of mean; tokens unchanged.
+    """A network's inputs from stored inputs x, in the type of mean; tokens unchanged.
 
     (x / 255 - mean) / std for bytes x (..., B, C, H, W), (x - mean) / std for vectors x (..., B, D). Mean and std are
     (C,) or (D,), or (R, C) or (R, D) for a stack of runs x (R, B, ...).
@@ -69,5 +69,5 @@ def normalise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         mean, std = (s[..., None, :] if s.ndim > 1 else s for s in (mean, std))
         return (x - mean) / std
     mean, std = (s[..., None, :, None, None] if s.ndim > 1 else s[:, None, None] for s in (mean, std))
-    # One multiplication and one addition: on a CPU each pass over a batch of images counts.
+    # One multiplication and one addition, since on a CPU each pass over a batch of images takes time.
     return torch.addcmul(-mean / std, x.to(mean.dtype), 1 / (255 * std))

@@ -1,8 +1,8 @@
-"""Arrays of your own: a file, `npz:FILE`, or what a function returns, `package.module:function`.
+"""Your own arrays: a file, `npz:FILE`, or the result of a function, `package.module:function`.
 
 Both give inputs `x` and labels `y`, and may give `x_test`, `y_test` and `class_names`. Without a test set, a fifth of
-each class is held out by the seed, as for a folder. What an array means is never guessed: if its type and shape are
-ambiguous, one line says what to give.
+each class is held out by the seed, as for a folder. The meaning of an array is never guessed: if its type and shape
+are ambiguous, an error says what to give.
 """
 
 import functools
@@ -33,13 +33,13 @@ _LAYOUTS = ("nchw", "nhwc")
 
 
 def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
-    """Read the file; the seed matters only where it has no test set."""
+    """Read the file; the seed matters only if it has no test set."""
     name = f"npz:{path}"
     return resized(_make_dataset(name, _named(name, _read_npz(path, None), HOW), layout, seed), image_size)
 
 
 def count_npz_classes(path: Path) -> int:
-    """How many classes the file has, from its labels or their names alone; it is read again only if it changed."""
+    """The number of classes in the file, from its labels or class names alone; cached until the file changes."""
     state = path.stat()
     return _count_npz_classes(path, state.st_mtime_ns, state.st_size)
 
@@ -53,9 +53,9 @@ def _count_npz_classes(path: Path, changed: int, size: int) -> int:
 def load_function(
     text: str, *, image_size: int | None = None, layout: str | None = None, seed: int | None = None, **options: object
 ) -> Dataset:
-    """What the function returns, with those of the options that it takes.
+    """The dataset that the function returns; it gets the options that it takes.
 
-    It is called twice: a function that gives other arrays the second time would give each worker data of its own.
+    It is called twice: if the second call gave other arrays, each worker would train on different data.
     """
     arguments = {"image_size": image_size, "layout": layout, "seed": seed}
     with importable_here():
@@ -69,7 +69,7 @@ def load_function(
         def call() -> Dataset:
             return _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
 
-        first = call().fingerprint  # the arrays are not kept: there may be memory for one
+        first = call().fingerprint  # only the fingerprint, since memory may hold only one copy
         dataset = call()
     if dataset.fingerprint != first:
         raise UsageError(f"{text} returned other arrays when it was called again: draw them with a fixed seed")
@@ -77,13 +77,13 @@ def load_function(
 
 
 def load_arrays(value: Any, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
-    """Arrays or tensors of this process, in the forms that a function may return."""
+    """A dataset from arrays or tensors of this process, in the forms that a function may return."""
     arrays = _read_forms("data is", "data", value, f"give {FORMS}")
     return resized(_make_dataset("data", arrays, layout, seed), image_size)
 
 
 def _parameters(function: Any) -> tuple[list[str], bool]:
-    """Names of what the function takes, and whether it takes any name."""
+    """The names of the function's parameters, and whether it takes any keyword."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled code may not report its parameters
@@ -104,7 +104,7 @@ def _call(text: str, function: Any, options: Mapping[str, object]) -> dict[str, 
 
 
 def _read_forms(opening: str, source: str, value: Any, how: str) -> dict[str, Array]:
-    """The arrays by name; a refusal begins with `opening`."""
+    """The arrays by name; an error begins with `opening`."""
     if isinstance(value, Mapping):
         return _named(source, {str(key): _as_array(source, str(key), part, how) for key, part in value.items()}, how)
     if isinstance(value, tuple | list) and len(value) == 2 and all(_is_pair(part) for part in value):
@@ -124,19 +124,19 @@ def _is_pair(value: object) -> bool:
 
 
 def _as_array(text: str, key: str, value: Any, how: str) -> Array:
-    """A tensor of any device, or what numpy makes an array of."""
+    """An array from a tensor on any device, or from anything that numpy converts."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
             return np.asarray(value.numpy())
         return np.asarray(value)
-    except Exception as error:  # a ragged list, a sparse tensor, an object that fails in its own way
+    except Exception as error:  # ragged lists, sparse tensors and other objects fail in many ways
         raise UsageError(f"{text}: {key} is no array ({error_line(error)}): {how}, arrays or tensors") from error
 
 
 def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Array]:
-    """The file's arrays, or those of the wanted names; what they unpack to is compared with the memory before."""
+    """The file's arrays, or only those in `names`, after a check that the unpacked size fits into memory."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: {HOW}")
     if not zipfile.is_zipfile(path):
@@ -152,7 +152,7 @@ def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Array]:
                 )
             arrays = {key: content[key] for key in keys}
             for key, value in arrays.items():
-                if not isinstance(value, np.ndarray):  # numpy gives what is no array of its own as bytes
+                if not isinstance(value, np.ndarray):  # numpy returns members that are not arrays as bytes
                     raise ValueError(f"{key} is no array")
             return arrays
     except UsageError:
@@ -162,7 +162,7 @@ def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Array]:
 
 
 def _named(source: str, arrays: Mapping[str, Array], how: str, whole: bool = True) -> dict[str, Array]:
-    """The arrays under the names x, y, x_test, y_test and class_names; others are refused, and so is half a set."""
+    """The arrays under x, y, x_test, y_test and class_names; refuses other names and incomplete sets."""
     named: dict[str, Array] = {}
     for key, array in arrays.items():
         name = _ALIASES.get(key, key)
@@ -220,7 +220,7 @@ def _read_labels(source: str, key: str, labels: Array, count: int) -> Labels:
 
 
 def _class_names(source: str, from_file: Array | None, labels: list[Labels]) -> tuple[str, ...]:
-    """The given names, else the numbers of the classes, of which each must then have an example to train on."""
+    """The given names, else the class numbers; then each class must have a training example."""
     largest = int(max(part.max() for part in labels))
     if from_file is not None:
         names = tuple(map(str, from_file.tolist())) if from_file.ndim == 1 and from_file.dtype.kind in "US" else ()
@@ -244,7 +244,7 @@ def _class_names(source: str, from_file: Array | None, labels: list[Labels]) -> 
 
 
 def _read_inputs(source: str, arrays: list[Array], layout: str | None) -> list[Inputs]:
-    """All parts in one of the three forms: what the first is, the others must be."""
+    """All parts in one of the three forms; the others must have the first one's."""
     for array in arrays:
         if array.dtype.kind not in "biuf":
             raise UsageError(f"{source}: x holds {array.dtype}: give numbers")
@@ -310,7 +310,7 @@ def _read_images(source: str, arrays: list[Array], layout: str | None) -> list[I
 
 
 def _byte_scale(source: str, arrays: list[Array]) -> float:
-    """What makes bytes of the pixels: 1 for whole numbers up to 255, 255 for shares up to 1."""
+    """The factor that turns pixels into bytes: 1 for whole numbers up to 255, 255 for shares up to 1."""
     if all(array.dtype == np.uint8 for array in arrays):
         return 1.0
     low, high = min(array.min() for array in arrays), max(array.max() for array in arrays)

@@ -1,7 +1,7 @@
-"""Pickle files of a dict of arrays and plain values: nothing that the file names is ever imported or called.
+"""Reads pickle files of a dict of arrays and plain values, without importing or calling anything that the file names.
 
-The few names that an array needs get a stand-in of their own, so not even a function of numpy's runs. A side effect:
-numpy's warnings about its own old pickles, which CIFAR's are, do not appear.
+The few names that an array needs are replaced by our own classes, so not even numpy's functions run. As a side effect,
+numpy's warnings about old pickles, such as CIFAR's, do not appear.
 """
 
 import io
@@ -13,12 +13,12 @@ import numpy as np
 
 from asymtrain.errors import error_line
 
-# What arrays of bytes and of integers are called in pickles.
+# The type codes of byte and integer arrays in pickles.
 _TYPES = {code: np.dtype(f"<{code}" if code != "u1" else "u1") for code in ("u1", "i4", "i8")}
 
 
 def read_plain_pickle(file: Path) -> dict[object, object]:
-    """The dict that the file holds; a ValueError when it is damaged or asks for anything but data."""
+    """The dict in the file; raises a ValueError if it is damaged or names anything but data."""
     if file.exists() and not file.is_file():  # a pipe would wait for its writer
         raise ValueError("it is not a regular file")
     content = file.read_bytes()
@@ -34,7 +34,7 @@ def read_plain_pickle(file: Path) -> dict[object, object]:
 
 
 class _Refused(Exception):
-    """The pickle asks for what data does not need."""
+    """The pickle names something that data does not need."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -64,7 +64,7 @@ class _Array:
     value: object = None
 
     def __init__(self, *_: object) -> None:
-        """What it is made with says nothing: its state comes later."""
+        """Ignore the arguments: `__setstate__` gets the content."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, column_major, raw = state
@@ -75,7 +75,7 @@ class _Array:
 
 
 class _Encode:
-    """Stands in for _codecs.encode, which is how Python 3 writes bytes in the old pickle protocols."""
+    """Stands in for _codecs.encode, with which Python 3 writes bytes in old pickle protocols."""
 
     def __new__(cls, text: str, encoding: str | bytes) -> bytes:  # type: ignore[misc]
         if encoding not in ("latin1", b"latin1"):
@@ -83,7 +83,7 @@ class _Encode:
         return text.encode("latin1")
 
     def __setstate__(self, state: object) -> None:
-        raise _Refused("it sets an attribute of a function")  # a class of ours would keep it
+        raise _Refused("it sets an attribute of a function")  # our class would store it
 
 
 _STAND_INS: dict[str, object] = {

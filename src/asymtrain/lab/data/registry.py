@@ -1,4 +1,4 @@
-"""The table of dataset sources, and `load`, which reads it."""
+"""The table of dataset sources, and `load`, which uses it."""
 
 import inspect
 import os
@@ -22,7 +22,7 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 class Size(NamedTuple):
-    """The size of a dataset without loading it: the number of classes, and of examples if that is known."""
+    """The size of a dataset without loading it: the number of classes, and of examples if known."""
 
     classes: int
     train: int | None = None
@@ -33,16 +33,16 @@ class Size(NamedTuple):
 class Source:
     """One entry of `SOURCES`.
 
-    `load` makes the dataset; its keyword-only parameters are the options that a user can give. `size` is called with
-    the path in the name and with the options.
+    `load` makes the dataset; its keyword-only parameters are the options that a user can give. `size` takes the path
+    in the name and the options.
     """
 
-    load: Callable[..., Dataset]  # of the path in the name, of the data root if it is downloaded, else of nothing
+    load: Callable[..., Dataset]  # takes the path in the name, the data root if it is downloaded, else nothing
     size: Callable[[Path, Mapping[str, object]], Size]
     holds: str  # what `asymtrain data list` says about it
     note: str = ""
-    argument: str = ""  # what follows the colon, where the name ends with one
-    is_in: Callable[[Path], bool] | None = None  # of a source that is downloaded: has the data root it?
+    argument: str = ""  # what follows the colon, if the name ends with one
+    is_in: Callable[[Path], bool] | None = None  # for a source that is downloaded: whether the data root has it
 
 
 def _shapes_size(_: Path, options: Mapping[str, object]) -> Size:
@@ -84,12 +84,12 @@ SOURCES: dict[str, Source] = {
 
 
 def source_names() -> tuple[str, ...]:
-    """All names as a user writes them."""
+    """All names in the form that users write."""
     return (*(f"{name}{source.argument}" for name, source in SOURCES.items()), _FUNCTION)
 
 
 def catalogue(root: Path | str | None = None) -> list[dict[str, str]]:
-    """Every source: its name, what it holds, and whether it is there or how it is made."""
+    """Every source: its name, its content, and whether it is there or how to get it."""
     where = data_root(root)
     rows = []
     for name, source in SOURCES.items():
@@ -101,23 +101,23 @@ def catalogue(root: Path | str | None = None) -> list[dict[str, str]]:
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """Where downloaded data lies: the given root, else $ASYMTRAIN_DATA, else ~/.cache/asymtrain."""
+    """The folder of downloaded data: the given root, else $ASYMTRAIN_DATA, else ~/.cache/asymtrain."""
     folder = root if root is not None else os.environ.get(DATA_ROOT_VARIABLE) or "~/.cache/asymtrain"
     return at_home(folder)
 
 
 def load(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
-    """The dataset of this name.
+    """The dataset with this name.
 
     `root` is read by sources that are downloaded. Options: `shapes` takes classes, size, test_size, image_size and
     seed; `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `idx:FOLDER` takes image_size
-    and channels; `npz:FILE` takes image_size, layout and seed; `package.module:function` takes the same, and what the
-    function takes.
+    and channels; `npz:FILE` takes image_size, layout and seed; `package.module:function` takes the same, and the
+    function's own options.
     """
     loader = _loader(name, root)
     parameters = inspect.signature(loader).parameters.values()
     option_names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)  # a function, which checks them itself
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)  # a function checks them itself
     for option in options:
         if option not in option_names and not takes_any:
             raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, option_names)
@@ -127,27 +127,27 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
 
 
 def load_offline(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
-    """The same, but nothing is downloaded."""
+    """Like `load`, but without downloading."""
     source = _find(name)
     return load(name, root=root, **options, **({"download": False} if source and source[0].is_in else {}))
 
 
 def state_of_files(name: str) -> tuple[object, ...]:
-    """Another value where the dataset is read from another place than before, or its files may have changed."""
+    """A value that changes if the dataset's path changes, or its files may have changed."""
     entry = _find(name)
     if entry is None or not entry[1]:
         return ()
     path = at_home(entry[1]).absolute()
-    try:  # a folder changes with each file that comes or goes
+    try:  # a folder's times change with each file that is added or removed
         places = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
         return path, tuple((state.st_mtime_ns, state.st_size) for state in map(Path.stat, places))
-    except OSError:  # which `load` explains
+    except OSError:  # `load` explains the error
         return (path,)
 
 
 @contextmanager
 def kept_dataset(dataset: Dataset) -> Iterator[str]:
-    """A name by which this process loads the dataset as long as the block lasts; it changes with what it holds."""
+    """A name by which this process can load the dataset within the block; it depends on the content."""
     name = name_here(dataset.name, dataset.fingerprint)
     _HERE[name] = dataset
     try:
@@ -157,7 +157,7 @@ def kept_dataset(dataset: Dataset) -> Iterator[str]:
 
 
 def class_count(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> int | None:
-    """How many classes a dataset has, without loading it; None if that is unknown."""
+    """The number of classes of a dataset, without loading it; None if unknown."""
     size = size_of(name, options)
     return size.classes if size else None
 
@@ -171,12 +171,12 @@ def size_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Size | No
     source, path = entry
     try:
         return source.size(at_home(path), options)
-    except (OSError, UsageError, ValueError):  # a path of another machine, or a file that was damaged
+    except (OSError, UsageError, ValueError):  # the path may be from another machine, or the file damaged
         return None
 
 
 def input_shape(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> tuple[int, ...] | None:
-    """The shape of one input of a dataset that this process has loaded; None of another."""
+    """The shape of one input of a dataset that this process has loaded; None for others."""
     return _LOADED.get(_key(name, options), (0, None))[1]
 
 
@@ -185,7 +185,7 @@ def _key(name: str, options: Mapping[str, object]) -> str:
 
 
 def _find(name: str) -> tuple[Source, str] | None:
-    """The entry of the table, and the path that follows the colon."""
+    """The table's entry, and the path after the colon."""
     kind, colon, path = name.partition(":")
     source = SOURCES.get(f"{kind}{colon}")
     return None if source is None else (source, path)

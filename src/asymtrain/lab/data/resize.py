@@ -1,4 +1,4 @@
-"""Images of another size: scaled to cover a square, antialiased, and cropped at the centre, as folders are read."""
+"""Resize images: scaled to cover a square with antialiasing, and cropped at the centre, as for folders."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 1024  # pixels
-_CHUNK = 1 << 22  # numbers that are scaled at a time; bounds the memory
-_NUDGE = 1e-6  # halves between two bytes are rounded up on every machine, despite differences in the last bits
+_CHUNK = 1 << 22  # numbers scaled at a time, to bound the memory
+_NUDGE = 1e-6  # rounds halves between two bytes up on every machine, despite differences in the last bits
 
 
 def resized(dataset: Dataset, image_size: int | None) -> Dataset:
@@ -27,18 +27,18 @@ def resized(dataset: Dataset, image_size: int | None) -> Dataset:
 
 
 def _resize(data: Examples, side: int) -> Examples:
-    """The same images as squares; those that have the size already are left as they are."""
+    """The images as squares; unchanged if they already have the size."""
     return data if data.images.shape[2:] == (side, side) else Examples(resize_bytes(data.images, side), data.labels)
 
 
 def resize_bytes(images: Bytes, side: int) -> Bytes:
-    """Images (N, C, H, W) as (N, C, S, S), on a GPU where one is free."""
+    """Images (N, C, H, W) as (N, C, S, S), on a GPU if one is free."""
     import torch
 
     if torch.cuda.is_available():
         try:
             return _resize_on("cuda", images, side)
-        except RuntimeError:  # it is lost, or full of another process: the processor gives the same bytes
+        except RuntimeError:  # the GPU is lost, or its memory in use: the CPU gives the same bytes
             pass
     return _resize_on("cpu", images, side)
 

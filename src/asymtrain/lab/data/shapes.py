@@ -1,9 +1,9 @@
-"""`shapes`: images drawn by code. One object of a certain outline and fill, in a random scene.
+"""`shapes`: images drawn by code. Each has one object with an outline and a fill, in a random scene.
 
-A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither tells the class
-alone. Colour, position, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
-depends on the seed, its position and the options, never on how many images there are: a longer set begins with
-the shorter one. All arithmetic is exact or rounded by IEEE 754, so every machine draws the same bytes.
+A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither alone determines
+the class. Colour, position, size, rotation, background, clutter, occlusion and noise are random for each image. An
+image depends on the seed, its index and the options, not on the number of images: a longer set begins with the
+shorter one. All arithmetic is exact or rounded by IEEE 754, so every machine draws the same bytes.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, Labels, Masks, w
 
 Plane = npt.NDArray[np.float32]
 
-_BLOCK = 64  # images drawn together; small enough that the planes stay in the processor's cache
-_SPAN = 32.0  # lengths below are in 32nds of the image, so that an image of 32 pixels has them in pixels
-_CLUTTER = 5  # pieces of clutter; the last one lies in front of the object
+_BLOCK = 64  # images drawn together; few enough that the planes fit into the CPU's cache
+_SPAN = 32.0  # lengths below are in 32nds of the image, which are pixels in an image of 32 pixels
+_CLUTTER = 5  # pieces of clutter; the last one is in front of the object
 _GRID = 5  # the background is interpolated from this many colours on a side
 
-# Rounded, so that the last bit of the C library's sine cannot move a pixel.
+# Rounded, so that differences in the last bit of the C library's sine cannot move a pixel.
 _COS = np.round(np.cos(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float32)
 _SIN = np.round(np.sin(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float32)
 
@@ -33,7 +33,7 @@ CLASSES, SIZE, TEST_SIZE = 20, 4000, 1000
 def load(
     *, classes: int = CLASSES, size: int = SIZE, test_size: int = TEST_SIZE, image_size: int = 32, seed: int = 0
 ) -> Dataset:
-    """Draw `size` images to train on and `test_size` others, with each object's visible part as a mask."""
+    """Draw `size` training images and `test_size` test images, with each object's visible part as a mask."""
     classes = whole_number("classes", classes, 2, len(OUTLINES) * len(FILLS))
     size = whole_number("size", size, classes)
     test_size = whole_number("test_size", test_size, classes)
@@ -47,7 +47,7 @@ def load(
 
 
 def class_table() -> list[tuple[int, int]]:
-    """For each of the 100 classes its outline and its fill; each prefix uses both about equally."""
+    """The outline and fill of each of the 100 classes; every prefix uses outlines and fills about equally."""
     table = []
     for k in range(len(OUTLINES)):
         table.append((k, k))
@@ -57,7 +57,7 @@ def class_table() -> list[tuple[int, int]]:
 
 
 def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) -> Examples:
-    # Whole blocks are drawn and the last one is cut, so that no image depends on the size of the set.
+    # Whole blocks are drawn and the last one is cut, so images do not depend on the size of the set.
     images_drawn = -(-size // _BLOCK) * _BLOCK
     labels = _balanced_labels(seed, part, images_drawn, classes)
     kinds = np.array(class_table())[labels]
@@ -72,7 +72,7 @@ def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) ->
 
 
 def _balanced_labels(seed: int, part: str, size: int, classes: int) -> Labels:
-    """Each run of `classes` images holds every class once, in random order."""
+    """Labels in which each group of `classes` images has every class once, in random order."""
     rounds = -(-size // classes)
     raw = _Chance(seed, f"shapes-{part}-labels").raw(rounds * classes).reshape(rounds, classes)
     return raw.argsort(axis=1, kind="stable").reshape(-1)[:size].astype(np.int64)
@@ -82,7 +82,7 @@ class _Chance:
     """Uniform numbers from the raw bits of PCG64, which numpy promises not to change."""
 
     def __init__(self, seed: int, purpose: str) -> None:
-        from asymtrain import streams  # here: it loads torch, and names and counts of classes need none
+        from asymtrain import streams  # here: it imports torch, which names and counts of classes do not need
 
         self._source = np.random.PCG64(streams.key(seed, purpose) & (2**63 - 1))
 
@@ -94,14 +94,14 @@ class _Chance:
         return unit.reshape(shape) * np.float32(high - low) + np.float32(low)
 
     def bytes(self, *shape: int) -> Bytes:
-        # A defined byte order keeps big-endian machines in step.
+        # A fixed byte order gives the same bytes on big-endian machines.
         words = self.raw(-(-prod(shape) // 8)).astype("<u8", copy=False)
         return words.view(np.uint8)[: prod(shape)].reshape(shape)
 
 
 @dataclass(frozen=True)
 class _Pose:
-    """Where something lies: centre, radius and the cosine and sine of its rotation, each (N,)."""
+    """The pose of an object: centre, radius, and the cosine and sine of its rotation, each (N,)."""
 
     x: Plane
     y: Plane
@@ -110,7 +110,7 @@ class _Pose:
     sin: Plane
 
     def coordinates(self, image_size: int) -> tuple[Plane, Plane]:
-        """Each pixel's own coordinates (N, H, W) in this pose."""
+        """Each pixel's coordinates (N, H, W) relative to this pose."""
         axis = (np.arange(image_size, dtype=np.float32) + np.float32(0.5)) * np.float32(_SPAN / image_size)
         dx = (axis - self.x[:, None]) / self.radius[:, None]
         dy = (axis - self.y[:, None]) / self.radius[:, None]
@@ -157,9 +157,9 @@ def _paint(canvas: Plane, cover: Plane, colour: Plane) -> None:
 
 
 def _brightness(chance: _Chance) -> tuple[Plane, Plane, Plane]:
-    """Mean levels of background, first and second colour; neighbours differ by 0.3 or more on a circle of 1.
+    """Mean levels of background, first and second colour; neighbours differ by 0.3 or more, modulo 1.
 
-    The first colour is the brighter one more often than not: were it not, no linear classifier could beat chance.
+    The first colour is usually the brighter one: otherwise no linear classifier could beat chance.
     """
     ground = chance.uniform(0.05, 0.45, _BLOCK)
     first = ground + chance.uniform(0.3, 0.7, _BLOCK)
@@ -173,11 +173,11 @@ def _colours(chance: _Chance, level: Plane) -> Plane:
 
 
 def _background(chance: _Chance, level: Plane, image_size: int) -> Plane:
-    """Soft blotches around one colour: a small grid of whole-numbered levels, interpolated."""
+    """Soft blotches around one colour: a small grid of integer levels, interpolated."""
     corners = chance.uniform(-30, 30, _BLOCK, 3, _GRID, _GRID) + _colours(chance, level)
     position = np.linspace(0, _GRID - 1, image_size)
     weights = np.clip(1 - np.abs(position[:, None] - np.arange(_GRID)), 0, 1)
-    # Whole numbers times 64ths stay exact in float32, in whatever order BLAS adds them.
+    # Whole numbers times 64ths are exact in float32, whatever the order in which BLAS adds them.
     w = (np.round(weights * 64) / 64).astype(np.float32)
     return np.asarray(w @ (np.round(corners) @ w.T), np.float32)
 
@@ -188,7 +188,7 @@ def _object_pose(chance: _Chance) -> _Pose:
     middle = np.float32(_SPAN / 2)
     x = middle + room * chance.uniform(-1, 1, _BLOCK)
     y = middle + room * chance.uniform(-1, 1, _BLOCK)
-    # Up to 30 degrees either way.
+    # Up to 30 degrees in either direction.
     angle = chance.uniform(-85, 85, _BLOCK).astype(np.int64) % 1024
     return _Pose(x, y, radius, _COS[angle], _SIN[angle])
 
@@ -207,7 +207,7 @@ def _clutter(chance: _Chance, image_size: int) -> tuple[Plane, Plane]:
     return cover, chance.uniform(0, 255, _BLOCK, 3, 1, 1)
 
 
-# The ten outlines and ten fills. Coordinates u, v (N, H, W) are the object's own: centred, turned with it, about 1 at
+# The ten outlines and ten fills. Coordinates u, v (N, H, W) are the object's: centred, rotated with it, about 1 at
 # its edge. Only operations that IEEE 754 rounds exactly are used (no sine, no BLAS).
 
 _TRIANGLE = ((0.0, 1.0), (0.866025, -0.5), (-0.866025, -0.5))
@@ -247,7 +247,7 @@ OUTLINES: dict[str, Callable[[Plane, Plane], Plane]] = {
 
 
 def _wave(x: Plane, half_gap: float = 0.25) -> Plane:
-    """A square wave of period 1 between 0 and 1, its edges softened; a larger gap leaves thinner lines."""
+    """A square wave of period 1 between 0 and 1 with soft edges; a larger gap gives thinner lines."""
     return np.clip((np.abs(x - np.floor(x) - 0.5) - half_gap) * 8 + 0.5, 0, 1)
 
 

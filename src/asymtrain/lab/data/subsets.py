@@ -1,7 +1,7 @@
-"""Which images a run trains on, and with which labels: pure functions of a seed.
+"""The images a run trains on, and their labels: pure functions of a seed.
 
-Each takes and gives indices into the same label array, sorted. Random orders come from
-`streams.generator(seed, purpose)`, so they are the same in every process, and none of them depends on another.
+Each takes and returns sorted indices into the same label array. Random orders come from
+`streams.generator(seed, purpose)`, so they are the same in every process, and independent of each other.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Labels, whole_number
 
 Indices = npt.NDArray[np.int64]
-_HELD_OUT = 0.2  # to validate on, and to test on where a source has no test set
+_HELD_OUT = 0.2  # the share for validation, and for testing if a source has no test set
 
 
 def split(labels: Labels, seed: int) -> tuple[Indices, Indices]:
-    """Indices to train on and to validate on: a random fifth, whatever the labels."""
+    """The indices for training and for validation, a random fifth regardless of labels."""
     order = torch.randperm(len(labels), generator=streams.generator(seed, "split")).numpy()
     if not (count := round(_HELD_OUT * len(labels))):
         raise UsageError(f"{len(labels)} images are too few to hold out a fifth of them")
@@ -27,14 +27,14 @@ def split(labels: Labels, seed: int) -> tuple[Indices, Indices]:
 
 
 def hold_out(counts: Sequence[int], seed: int) -> list[Indices]:
-    """Which of each class's examples are tested on where a source has no test set: a fifth, and at least one."""
+    """The test examples of each class if a source has no test set: a fifth, at least one."""
     source = streams.generator(seed, "folder-test")
     orders = [torch.randperm(count, generator=source).numpy() for count in counts]
     return [np.sort(order[: max(1, round(_HELD_OUT * len(order)))]) for order in orders]
 
 
 def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Indices:
-    """`per_class` of the given indices for every class in `labels`; a larger subset of a seed holds the smaller."""
+    """`per_class` of the given indices for every class in `labels`; larger subsets of a seed contain smaller ones."""
     per_class = whole_number("per_class", per_class, 1)
     ordered = np.sort(indices)
     shuffled = ordered[torch.randperm(len(ordered), generator=streams.generator(seed, "few-shot")).numpy()]
@@ -53,8 +53,8 @@ def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Ind
 def flip_labels(labels: Labels, indices: Indices, rate: float, classes: int, seed: int) -> Labels:
     """A copy of the labels in which exactly round(rate * len(indices)) of the given ones are wrong.
 
-    A wrong label is drawn evenly from the other classes. Labels outside `indices` stay. At a higher rate the same
-    seed flips the same labels to the same wrong classes, and more of them.
+    A wrong label is drawn uniformly from the other classes. Labels outside `indices` stay. At a higher rate the same
+    seed flips the same labels to the same wrong classes, and further ones.
     """
     classes = whole_number("classes", classes, 2)
     if not 0 <= rate <= 1:

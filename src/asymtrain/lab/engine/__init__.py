@@ -5,22 +5,22 @@
         for step in range(steps):                        # on a GPU: replay of one captured graph
             batch     = data.next_batch()                # device_data.py: images, labels, dropout masks of every run
                                                          # augmented and mixed by data/augment.py
-            gradients = of loss(parameters, batch)       # losses.py, by one of two strategies
-            measured steps: sums of the two gradients    # parameters.py, tally.py
-            gradient  = signal(gradients)                # signals.py, where it is not that of the total loss
+            gradients = gradients of loss(parameters, batch)  # losses.py, by one of two strategies
+            in measured steps: products of the two gradients  # parameters.py, tally.py
+            gradient  = signal(gradients)                # signals.py, unless it is the gradient of the total loss
             weights   = update(weights, clip(gradient))  # optimizer.py: one matrix holds all runs, another an average
-        accuracies of every run; what was summed goes to the host, once an epoch -> one `Epoch` for each run
+        accuracies of every run; the sums go to the host once per epoch -> one `Epoch` for each run
 
     reference.py    one run in the simplest correct loop: stacks are tested against it
-    stack.py        R runs at once; programs.py: its parts compiled, its step captured
+    stack.py        R runs at once; programs.py: its compiled parts and its captured step
     modules.py      any module in the form of a backbone; tracing.py: a record of its forward, for the compiler
-    setup.py        what a run starts from; schedule.py: its steps, rates and alphas, and what is measured when
+    setup.py        what a run starts from; schedule.py: its steps, rates and alphas, and when things are measured
     plan.py         which specs share a stack, by which strategy, and how many fit
     training.py     plan, train, yield; checkpoint.py: a stack on disk
     states.py       weights at chosen epochs, for instruments
 
-A run's numbers depend on its spec alone: not on its neighbours in a stack, nor on the stack's size (but for
-rounding). Random numbers are keyed by (seed, purpose).
+A run's numbers depend only on its spec: not on its neighbours in a stack, nor (up to rounding) on the stack's size.
+Random numbers are keyed by (seed, purpose).
 """
 
 from asymtrain.lab.checkpoints import StackPlan

@@ -1,14 +1,14 @@
 """A stack on disk: one folder with its last checkpoint.
 
     <folder>/<stack id>/
-        plan.json             the members and the strategy, written before the first step: stacks keep their members;
-                              and fingerprints of the models and data that they began with
-        state.safetensors     weights, moments and sums, with epoch, step and histories in its header; of a finished
-                              stack, which needs no weights any more, the header alone
-        epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
+        plan.json             the members and the strategy, written before the first step since a resumed stack has the
+                              same members; and fingerprints of the models and data that they started with
+        state.safetensors     weights, moments and sums, with epoch, step and histories in its header; for a finished
+                              stack, which needs no weights any more, only the header
+        epochs.jsonl          every finished epoch, for live displays: training resumes from the state alone
 
-Files are on the disk before they get their name, so a kill or a power cut at any moment leaves whole ones. A state
-carries a checksum of its whole file. One that is damaged is not used: the stack starts anew, to the same rows.
+A file is complete on disk before it gets its name, so a kill or a power cut never leaves half a file. A state carries
+a checksum of its whole file. A damaged state is not used: the stack starts over and gives the same rows.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from asymtrain.lab.files import sync_folder, write_whole
 from asymtrain.lab.runs import Epoch, RunSpec
 
 _TRIES = 100
-_PROGRESS = ("epoch", "step", "seconds", "diverged", "calibration")  # of a stack, as it is written
-# In a header, where quotation marks inside of texts have a backslash, these bytes are at the checksum alone.
+_PROGRESS = ("epoch", "step", "seconds", "diverged", "calibration")  # a stack's attributes, stored as they are
+# In a header these bytes occur only at the checksum: quotation marks inside texts are escaped there.
 _SEAL, _BLANK = b'"sha256":"', b"0" * 64
 
 
@@ -56,9 +56,9 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
 
 
 def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = lambda _: None) -> bool:
-    """Bring a fresh stack to its checkpoint; False where there is none that is whole.
+    """Bring a fresh stack to its checkpoint; False if there is no complete one.
 
-    `note` is called with one line about a damaged one.
+    `note` is called with one line about a damaged checkpoint.
     """
     file = folder / STATE
     try:
@@ -90,7 +90,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], list[str], dict[str, Any]]:
 
 
 def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
-    """What in a checkpoint does not fit this stack; empty if all fits. One of a finished stack has no tensors."""
+    """What in a checkpoint does not fit this stack, or "". The checkpoint of a finished stack has no tensors."""
     if members != [spec.id for spec in stack.specs]:
         return "it has other members, or in another order"
     for name, value in stack.state().items() if tensors else ():
@@ -100,7 +100,7 @@ def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> 
 
 
 def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
-    """A safetensors file whose header has a checksum of all its bytes, taken with zeros in place of the checksum."""
+    """A safetensors file whose header has a checksum of all its bytes, computed with zeros in the checksum's place."""
     from safetensors.torch import save
 
     content = bytearray(save(tensors, {**metadata, "sha256": _BLANK.decode()}))
@@ -110,7 +110,7 @@ def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
 
 
 def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Inverse of `sealed`; ValueError where the content is not what was written."""
+    """Inverse of `sealed`; raises a ValueError if the content is damaged."""
     from safetensors.torch import load
 
     end = 8 + int.from_bytes(content[:8], "little")  # of the header
@@ -126,7 +126,7 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
-    """Add epochs to the log of a stack. On a full disk, or where the stack was closed, they are left out."""
+    """Add epochs to the log of a stack. If the disk is full or the stack was closed, they are dropped."""
     lines = [json.dumps({"spec": spec.id, **epoch._asdict()}) + "\n" for spec, epoch in recorded]
     if lines:
         with suppress(OSError), (folder / EPOCHS).open("a") as log:
@@ -134,7 +134,7 @@ def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
 
 
 def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]]]:
-    """The stacks that were begun in this folder, and the epochs that each of their runs has finished so far."""
+    """The stacks that were started in this folder, and the epochs that each of their runs has finished so far."""
     begun = []
     for stack_plan in begun_stacks(folder):
         epochs: dict[str, dict[int, Epoch]] = {spec.id: {} for spec in stack_plan.specs}
@@ -143,16 +143,16 @@ def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]
                 with suppress(ValueError, KeyError, TypeError):  # the last line may be half written
                     values = json.loads(line)
                     history = epochs[values.pop("spec")]
-                    # A stack that went on from an older checkpoint logs epochs again: the later ones count.
+                    # A stack that resumed from an older checkpoint logs epochs again: the later ones count.
                     history[values["epoch"]] = Epoch(**values)
         begun.append((stack_plan, {spec: [*epochs[spec.id].values()] for spec in stack_plan.specs}))
     return begun
 
 
 def close_checkpoint(folder: Path) -> None:
-    """Forget a stack whose rows are stored.
+    """Delete the checkpoint of a stack whose rows are stored.
 
-    It gets another name first: a process that is killed here leaves no half of a checkpoint under the stack's own.
+    The folder is renamed first: a process that is killed here leaves no partial checkpoint under the stack's name.
     """
     closed = folder.with_name(f"{folder.name}.{os.getpid()}{CLOSED}")
     with suppress(FileNotFoundError):
@@ -161,7 +161,7 @@ def close_checkpoint(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left: stacks that were being closed, folders without a plan."""
+    """Remove what killed processes left: half-deleted stacks, and folders without a plan."""
     for closed in folder.glob(f"*{CLOSED}"):
         shutil.rmtree(closed, ignore_errors=True)
     for leftover in folder.glob("*/"):
@@ -170,9 +170,9 @@ def sweep(folder: Path) -> None:
 
 
 def write_into_new_folder(file: Path, content: bytes) -> None:
-    """Write a file whole, and its folders where they are missing.
+    """Write a file atomically, and create its folders if they are missing.
 
-    Other processes tidy empty folders away, at any moment until the file is there.
+    Other processes may remove an empty folder at any moment before the file is there, so this retries.
     """
     for tries_left in reversed(range(_TRIES)):
         try:

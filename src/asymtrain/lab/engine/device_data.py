@@ -1,6 +1,6 @@
-"""A stack's data on its device: images once, and for each run its own order, labels and normalisation.
+"""A stack's data on its device: one copy of the images, and for each run its own order, labels and normalisation.
 
-Nothing here returns to the host. The step counter is a tensor, so that a captured graph can be replayed.
+Nothing here is copied to the host. The step counter is a tensor, so that a captured graph can be replayed.
 """
 
 import torch
@@ -79,7 +79,7 @@ class DeviceData:
         return (images.permute(0, 2, 3, 1).contiguous() if self.channels_last else images).to(self.device)
 
     def start_epoch(self, epoch: int, step: int = 0) -> None:
-        """Shuffle for an epoch (from 0) and stand before one of its steps."""
+        """Shuffle for an epoch (from 0) and set the counters to one of its steps."""
         images, passes = self.train.shape[1], self.lead.passes
         for i in range(passes):
             chosen = streams.permutations(self.keys["shuffle"], epoch * passes + i, images)
@@ -88,13 +88,13 @@ class DeviceData:
         self.global_step.fill_(epoch * self.steps + step)
 
     def count_at(self, step: int) -> int:
-        """How many images the batch at a step of an epoch has: a module must not see those that only fill it up."""
+        """The number of images in the batch at a step; a module's last batch is smaller, without images of weight 0."""
         if isinstance(self.network, ModuleNetwork):
             return min(self.batch, self.images_seen - step * self.batch)
         return self.batch
 
     def next_batch(self, count: int | None = None) -> Batch:
-        """The batch at the step counter, which moves on; `count` is of `count_at`, where it is not whole."""
+        """The batch at the step counter, which moves on; `count` is its size from `count_at`, by default a full one."""
         count = count or self.batch
         position = torch.arange(count, device=self.device)
         at = self.step * self.batch + position
@@ -112,7 +112,7 @@ class DeviceData:
             bits = streams.bits(self.keys["mix"], self.global_step)
             height, width = images.shape[-2:]
             weights = mixing_weights(bits, self.mixup, self.cutmix, height, width, self.lead.mixing)
-            # The image before; before the first comes the last one that counts, as for a run alone.
+            # Each image is mixed with the one before it, the first with the last that counts, as for a run alone.
             partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
             images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]
             partners = indices.index_select(1, partner)
@@ -150,14 +150,14 @@ class DeviceData:
 
     def _cast(self, inputs: Tensor) -> Tensor:
         if not inputs.is_floating_point():
-            return inputs  # tokens are numbers of words
+            return inputs  # tokens are word indices
         inputs = inputs.to(self.dtype)
         if self.channels_last:
-            # An augmentation may change the memory layout of images, which all later maps would have.
+            # An augmentation may change the memory layout of images, and all later maps would inherit it.
             inputs = inputs.movedim(2, 4).contiguous().movedim(4, 2)
         return inputs
 
 
 def _chosen(labels: Tensor | None, indices: Tensor | None) -> Tensor | None:
-    """Labels (R, B) of the images at these indices, where there are both."""
+    """The labels (R, B) of the images at these indices; None if either is None."""
     return None if labels is None or indices is None else labels.gather(1, indices)

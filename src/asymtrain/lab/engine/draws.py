@@ -1,10 +1,10 @@
 """Random numbers that a module draws in its forward, keyed by the run: dropout, stochastic depth, noise.
 
-Whatever a module calls to draw ends in a few operations of torch. Inside of `Draws` these give numbers that depend on
-the run's key, the step, and how many were drawn before in the same forward: not on torch's random state, on the other
-runs of a stack, or on the device.
+Every random draw of a module ends in one of a few operations of torch. Inside `Draws` these give numbers that depend on
+the run's key, the step, and how many tensors were drawn before in the same forward: not on torch's random state, the
+other runs of a stack, or the device.
 
-On a CPU the same numbers come from numpy, in blocks that stay in its cache: torch's operations would go through memory
+On a CPU the same numbers come from numpy, in blocks that stay in its cache: torch's operations would pass over memory
 a dozen times, and take longer than torch's own dropout.
 """
 
@@ -23,18 +23,18 @@ from asymtrain import streams
 from asymtrain.errors import UsageError
 
 aten = torch.ops.aten
-_BLOCK = 1 << 14  # numbers at once: two arrays of them stay in a core's cache, and calls are few
+_BLOCK = 1 << 14  # numbers per block: two arrays of them fit into a core's cache, and calls are few
 _POSITIONS = np.arange(_BLOCK, dtype=np.uint64)
 _SHIFT_1, _SHIFT_2, _TO_24_BITS = np.uint64(30), np.uint64(27), np.uint64(40)
 _MIX_1, _MIX_2 = (np.uint64(factor % 2**64) for factor in (streams.MIX_1, streams.MIX_2))
 
 
 class FusedDropoutError(Exception):
-    """Fused attention draws inside of its kernel; spelled out (`SDPBackend.MATH`), its dropout can be keyed."""
+    """Fused attention draws inside its kernel. As separate operations (`SDPBackend.MATH`) its dropout can be keyed."""
 
 
 class Draws(TorchDispatchMode):
-    """`with Draws(key, step): module(x)`; `count` says how many tensors were drawn."""
+    """Used as `with Draws(key, step): module(x)`; `count` is the number of tensors that were drawn."""
 
     def __init__(self, key: Tensor, step: Tensor | int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class Draws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Floats in [0, 1) in the shape of `like`."""
+        """Floats in [0, 1) with the shape of `like`."""
         if not self._is_on_host(like):
             return self._next(streams.uniform, like).to(like.dtype)
         values = np.empty(like.numel(), np.float32)
@@ -60,15 +60,15 @@ class Draws(TorchDispatchMode):
         return torch.from_numpy(values).view(like.shape).to(like.dtype)
 
     def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
-        """Ones where the next uniform numbers are below p, else zeros, like `like`, and in its memory if told so."""
+        """1 where the next uniform number is below p, else 0; shaped like `like`, and written into it if `in_place`."""
         if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
             return (self._next(streams.uniform, like) < p).to(dtype)
-        # Written as floats at once if these are needed: converting bools takes a fifth of the time of drawing.
+        # Written directly as floats if needed: converting bools takes a fifth of the time of drawing.
         written = torch.bool if dtype == torch.bool else torch.float32
         own = in_place and like.dtype == written and like.is_contiguous() and not like.requires_grad
         numbers = like if own else torch.empty(like.shape, dtype=written)
         values = numbers.view(-1).numpy()
-        # Of 2^24 numbers so many are below p, which torch takes in float32.
+        # How many of the 2^24 numbers are below p, which torch takes in float32.
         limit = np.uint64(ceil(float(np.float32(p)) * 2**24) << 40)
         for part, words in self._words(like):
             np.less(words, limit, values[part])
@@ -84,12 +84,12 @@ class Draws(TorchDispatchMode):
         return values
 
     def _is_on_host(self, like: Tensor) -> bool:
-        """Whether all tensors are in the host's memory, and torch records nothing."""
+        """Whether all tensors are in host memory, and no dispatch mode records operations."""
         tensors = (like, self.key, self.step if isinstance(self.step, Tensor) else self.key)
         return all(type(value) is Tensor and value.is_cpu for value in tensors) and _get_current_dispatch_mode() is None
 
     def _words(self, like: Tensor) -> Iterator[tuple[slice, npt.NDArray[np.uint64]]]:
-        """Block by block, words whose first 24 bits are those of `streams.bits`."""
+        """Blocks of words whose first 24 bits equal those of `streams.bits`."""
         state, size = int(self.key), like.numel()
         for counter in (int(self.step), self.count):
             state = _mixed(state + counter)
@@ -104,17 +104,17 @@ class Draws(TorchDispatchMode):
                 np.right_shift(words, shift, shifted)
                 np.bitwise_xor(words, shifted, words)
                 np.multiply(words, factor, words)
-            yield part, words  # the last step of splitmix64 changes later bits alone
+            yield part, words  # the last step of splitmix64 changes only later bits
 
 
 @cache
 def _draws(func: Any) -> bool:
-    """Whether an operation may draw; a forward asks at each of its operations, and to read tags takes microseconds."""
+    """Whether an operation may draw. Cached: each operation of a forward asks, and reading tags takes microseconds."""
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse what cannot be keyed; fused attention that drops nothing does not draw."""
+    """Refuse draws that cannot be keyed; fused attention without dropout does not draw."""
     if "scaled_dot_product" not in func.__name__:
         raise UsageError(
             f"the model draws random numbers by {func}, which cannot be keyed by a run's seed: use dropout, "
@@ -126,7 +126,7 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _mixed(z: int) -> int:
-    """As `streams.bits` mixes a word."""
+    """Mixes a word as `streams.bits` does."""
     z %= 2**64
     z = (z ^ z >> 30) * streams.MIX_1 % 2**64
     z = (z ^ z >> 27) * streams.MIX_2 % 2**64
@@ -136,19 +136,19 @@ def _mixed(z: int) -> int:
 def _ones(
     draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None, in_place: bool = False
 ) -> Tensor:
-    """In the shape of the input, ones with probability p."""
+    """1 with probability p, else 0, in the shape of the input."""
     return draws.below(input, p, input.dtype, in_place=in_place)
 
 
 def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tensor:
-    """Ones with the probabilities that the input holds."""
+    """1 with the probabilities in the input, else 0."""
     return _ones(draws, input, input)
 
 
 def _dropout(draws: Draws, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     if not train or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
-    keep = draws.below(input, 1 - p, torch.bool)  # as where a CPU takes dropout apart: ones with that probability
+    keep = draws.below(input, 1 - p, torch.bool)  # as torch's dropout on a CPU: 1 with that probability
     return input * keep / (1 - p) if p < 1 else torch.zeros_like(input), keep
 
 

@@ -1,11 +1,11 @@
 """Losses of a stack of runs, as one pure function of its parameters and a batch, and their gradients.
 
-The stack's gradient is the gradient of the sum over runs: runs share nothing, so each run's part is its own. It is
+The stack's gradient is the gradient of the sum over runs: runs share nothing, so each run gets only its own. It is
 computed by one of two strategies, which give the same numbers up to rounding; `plan.py` knows which is faster:
 
-- `batched`: one program over all runs; every product has a run axis.
-- `side_by_side`: each run by itself, one after the other; on a GPU on several streams, and several runs of a module in
-  a call where that is faster (`programs.py`).
+- `batched`: one program over all runs; every matrix product has a run axis.
+- `side_by_side`: each run by itself, one after the other; on a GPU on several streams, and with several runs of a
+  module in one call if that is faster (`programs.py`).
 
 Axis letters: R runs, B batch, C classes, D width, H W height and width of maps, N branches, K points, P parameters.
 """
@@ -30,7 +30,7 @@ from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Outputs, Parameters
 from asymtrain.objectives import Objective, RowObjective, find_objective
 
-MAIN = find_objective("softmax")  # the loss of the network itself
+MAIN = find_objective("softmax")  # the network's own loss
 _STREAMS = 10  # at most
 
 
@@ -41,23 +41,23 @@ class Batch(NamedTuple):
     targets: Tensor  # (R, B)
     weight: Tensor  # (B,), 1 or 0
     keep: Tensor | None  # (R, B, W), the scaled dropout mask
-    branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
+    branch_targets: Tensor | None = None  # (R, B), if the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
-    training: Training | None = None  # of a module that is no backbone
-    share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
+    training: Training | None = None  # for a module that is no backbone
+    share: Tensor | None = None  # (R, 1), for mixed images: the weight of `targets`; `other_targets` get the rest
     other_targets: Tensor | None = None  # (R, B)
     other_branch_targets: Tensor | None = None  # (R, B)
-    layers: Tensor | None = None  # (R, K), what each point counts in a run, 0 without branches; None where all are 1
-    kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
+    layers: Tensor | None = None  # (R, K), the weight of each point in a run, 0 without branches; None if all are 1
+    kind: Tensor | None = None  # (R,), each run's index in `StackLoss.kinds`; None if there is only one
 
     def of_runs(self, part: slice) -> "Batch":
-        """The batch of some of the runs, which stay a stack."""
+        """The batch of some of the runs, with the run axis."""
         shared = ("weight", "training")
         own = {name: value[part] for name, value in self._asdict().items() if value is not None and name not in shared}
         return self._replace(**own, training=self.training and self.training.of_runs(part))
 
     def mixed(self, of: Callable[[Tensor], Tensor], targets: Tensor, others: Tensor | None) -> Tensor:
-        """What `of` makes of targets (R, B), a value (R, B, ...) for each; of mixed images, of both by their shares."""
+        """Values `of(targets)` (R, B, ...) of targets (R, B); for mixed images the weighted mean over both targets."""
         values = of(targets)
         if self.share is None or others is None:
             return values
@@ -66,21 +66,21 @@ class Batch(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one forward pass gives."""
+    """The results of one forward pass."""
 
     total: Tensor  # the sum over runs that is differentiated
     main: Tensor  # (R,)
-    auxiliary: Tensor  # (R,), with the graph that leads to the backbone whatever the signal
-    correct: Tensor  # (R,), training images classified right
+    auxiliary: Tensor  # (R,), with a graph into the backbone, whatever the signal
+    correct: Tensor  # (R,), the number of training images classified right
 
 
 class Kind(NamedTuple):
     """The auxiliary settings of a run."""
 
     objective: Objective  # of a branch
-    bias: bool  # branches have one; where they have none, another run of the stack may
+    bias: bool  # branches have one; if not, those of another run in the stack still may
     frozen: bool  # branches keep their initial weights
-    detached: bool  # branches learn, and no gradient of theirs reaches the backbone
+    detached: bool  # branches learn, but their gradient does not reach the backbone
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Kind":
@@ -96,18 +96,18 @@ class Kind(NamedTuple):
 class StackLoss:
     """The loss of a stack: a backbone's stacked form and the auxiliary settings of its runs.
 
-    Runs of several kinds share one program: what they differ in is chosen by `Batch.kind`, which is an input.
+    Runs of several kinds share one program: `Batch.kind`, an input, selects what differs between them.
     """
 
     network: Network
-    branches: bool  # False where every run is Plain
+    branches: bool  # False if every run is Plain
     kinds: tuple[Kind, ...]
     head: str = "linear"  # of all its branches
-    modules: tuple[nn.Module, ...] = ()  # a branch of each point for its form alone, where `_PRODUCTS` has no other
+    modules: tuple[nn.Module, ...] = ()  # one branch per point, for its form alone; empty if `_PRODUCTS` has the head
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What a compiled form of this loss depends on, beside the backbone."""
+        """What a compiled form of this loss depends on, besides the backbone."""
         return (self.network.classes, self.branches, self.head, *self.kinds)
 
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
@@ -119,7 +119,7 @@ class StackLoss:
         return self.of_outputs(outputs, parameters, batch, alpha)
 
     def of_outputs(self, outputs: Outputs, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
-        """Losses of the network's outputs; of the parameters only those of the branches are read."""
+        """Losses from the network's outputs; reads only the branches' parameters."""
         logits, features = outputs[0].float(), outputs[1]
         share = batch.weight / batch.weight.sum()
         main = (_main_losses(logits, batch) * share).sum(1)
@@ -145,8 +145,8 @@ class StackLoss:
     ) -> Tensor:
         """Losses (R, B, K) of K points, each with its number and features (R, B, D); `own`: the network's logits.
 
-        Logits are joined before the loss is taken: the compiler makes one kernel of all that reads the same targets,
-        and one that holds the loss of each point by itself, forwards and backwards, takes minutes to compile.
+        Logits are joined before the loss: the compiler fuses everything that reads the same targets into one kernel,
+        and a kernel with a separate loss for each point, forwards and backwards, takes minutes to compile.
         """
         products, biases = zip(*(self._products(parameters, k, values, batch) for k, values in features), strict=True)
         logits = torch.stack(products, 2).float()
@@ -167,7 +167,7 @@ class StackLoss:
         return losses
 
     def _products(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Logits (R, B, N, C) of point k without their biases (R, N, C), and these, if any.
+        """Logits (R, B, N, C) of point k without biases, and the biases (R, N, C), if any.
 
         Features are (R, B, D), or maps (R, B, D, H, W); weights (R, N, C, D).
         """
@@ -183,19 +183,19 @@ class StackLoss:
         if self.head in _PRODUCTS:
             return _PRODUCTS[self.head](own, features)
         if self.head in MAP_HEADS:
-            # As autocast would have it; what is not of a module is in its type already.
+            # The type that autocast would use; backbones are already in their type.
             half = self.network.autocast if isinstance(self.network, ModuleNetwork) else None
             return map_products(self.modules[k], own, features, half), None
         return module_products(self.modules[k], own, features), None
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
-        """Do all runs have this setting, or none; or which do, (R,)."""
+        """True if all runs have this setting, False if none; else which runs do, (R,)."""
         values = [bool(getattr(kind, setting)) for kind in self.kinds]
         return values[0] if len(set(values)) == 1 else self._runs_of(values, batch)
 
     @staticmethod
     def _runs_of(chosen: Sequence[bool], batch: Batch) -> Tensor:
-        """Which runs are of one of the chosen kinds, (R,): compared, since a table would have to go to the device."""
+        """Which runs are of a chosen kind, (R,): by comparison, since a table would have to be copied to the device."""
         assert batch.kind is not None
         return torch.stack([batch.kind == kind for kind, is_chosen in enumerate(chosen) if is_chosen]).any(0)
 
@@ -203,7 +203,7 @@ class StackLoss:
 def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) -> Tensor:
     """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B), and the network's own logits (R, B, C)."""
     if objective.needs_model:
-        # Each row by itself: the loss over one row is that row's.
+        # `losses` averages over rows: with one row per call it gives each row's loss.
         own = own[:, :, None, None, None]
         return objective.losses(logits.unsqueeze(-2), targets[:, :, None, None, None], None, own)
     assert isinstance(objective, RowObjective)  # see `runs.choices`
@@ -211,24 +211,24 @@ def _rows(objective: Objective, logits: Tensor, own: Tensor, targets: Tensor) ->
 
 
 def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:
-    """The auxiliary loss (R,) of losses (R, B, K); images count by their share (B,)."""
+    """The auxiliary loss (R,) from losses (R, B, K); each image counts by its share (B,)."""
     if batch.layers is not None:
         points = points * batch.layers[:, None]
     return (points.sum(2) * share).sum(1)
 
 
 def _detached(values: Tensor, runs: Literal[True] | Tensor) -> Tensor:
-    """Values (R, ...) without a gradient, those of all runs or of the chosen (R,)."""
+    """Values (R, ...), detached for all runs or for the chosen runs (R,)."""
     return values.detach() if runs is True else torch.where(_beside(runs, values), values.detach(), values)
 
 
 def _beside(runs: Tensor, values: Tensor) -> Tensor:
-    """A value for each run, (R,), in a shape that goes with values (R, ...)."""
+    """One value per run, (R,), reshaped to broadcast with values (R, ...)."""
     return runs.view(-1, *[1] * (values.ndim - 1))
 
 
 def linear_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits (R, B, N, C) of linear branches without their biases, and these: weights (R, N, C, D)."""
+    """Logits (R, B, N, C) of linear branches without biases, and the biases; weights are (R, N, C, D)."""
     weight = weights[""]
     runs, count, classes, _ = weight.shape
     products = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT)
@@ -236,14 +236,14 @@ def linear_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Te
 
 
 def mlp_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of branches with a hidden layer; see `head="mlp"` of `attach`."""
+    """The same for branches with a hidden layer; see `head="mlp"` of `attach`."""
     inner, _ = linear_products({"": weights[".0.weight"]}, features)
     hidden = F.gelu(inner.float() + weights[".0.bias"][:, None].float()).to(weights[".2.weight"].dtype)
     return torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"]), weights[".2.bias"]
 
 
 def module_products(head: nn.Module, weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Logits (R, B, N, C) of branches of any other form: the module, called with weights (R, N, ...)."""
+    """Logits (R, B, N, C) of branches of any other form: calls the module with weights (R, N, ...)."""
 
     def of_branch(weights: dict[str, Tensor], features: Tensor) -> Tensor:
         logits: Tensor = functional_call(head, weights, (features,))
@@ -259,9 +259,9 @@ def module_products(head: nn.Module, weights: Mapping[str, Tensor], features: Te
 def map_products(
     head: nn.Module, weights: Mapping[str, Tensor], maps: Tensor, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Logits (R, B, N, C) of branches that read maps (R, B, D, H, W): the module, called for each.
+    """Logits (R, B, N, C) of branches that read maps (R, B, D, H, W): calls the module for each branch in turn.
 
-    One after the other: together, their convolutions would be groups of one, which is several times slower.
+    Batched, their convolutions would become one grouped convolution, which is several times slower.
     """
     names, values = [name.removeprefix(".") for name in weights], list(weights.values())
     dtype = dtype or values[0].dtype
@@ -274,7 +274,7 @@ def map_products(
     return torch.stack(logits).unflatten(0, (-1, count)).transpose(1, 2)
 
 
-# The heads whose products of all runs are written out, which is faster.
+# Heads with a hand-written product over all runs, which is faster.
 _PRODUCTS: dict[str, Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]] = {
     "linear": linear_products,
     "mlp": mlp_products,
@@ -296,18 +296,18 @@ def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
 
 
 def kinds_of(specs: Sequence[RunSpec]) -> list[Kind]:
-    """The auxiliary settings of each run; Plain ones have those of another."""
+    """The auxiliary settings of each run; a Plain run gets those of the first run with branches."""
     lead = next((spec for spec in specs if spec.redundancy), specs[0])
     return [Kind.of(spec if spec.redundancy else lead) for spec in specs]
 
 
 def _by_name(kind: Kind) -> tuple[object, ...]:
-    """An order in which stacks of the same kinds have the same program."""
+    """A sort key, so that stacks of the same kinds have the same program."""
     return tuple(kind._replace(objective=repr(kind.objective)))  # type: ignore[arg-type]
 
 
 def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
-    """Cross-entropy (R, B) of logits (R, B, C); a run's smoothing spreads that share of the target over all classes."""
+    """Cross-entropy (R, B) of logits (R, B, C); label smoothing spreads that share of the target over all classes."""
 
     def of(targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
@@ -320,13 +320,13 @@ def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """The probability (...) that logits (..., C) give to their answer, the largest."""
+    """The largest class probability (...) by logits (..., C)."""
     logits = logits.float()
     return (logits.amax(-1) - logits.logsumexp(-1)).exp()
 
 
 class Gradients(NamedTuple):
-    """Flat gradients (R, P) of the total loss, and of the auxiliary loss where it was asked for."""
+    """Flat gradients (R, P) of the total loss, and of the auxiliary loss if requested."""
 
     total: Tensor
     auxiliary: Tensor | None
@@ -350,15 +350,15 @@ def gradients(
     gather: Gather,
     shared: Sequence[str] | None = None,
 ) -> Gradients:
-    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
+    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is needed too.
 
-    Where runs train side by side, `losses` may be several functions, which get as many runs each, or one less.
+    Side by side, `losses` may be several functions; the runs are distributed evenly over them.
     """
 
     def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor, *into: Tensor) -> Gradients:
         views = layout.views(weights)
         if into and len(weights) > 1:
-            # Strides with P in them would be compiled for this P, which depends on the branches.
+            # Code compiled for strides that contain P would depend on the branches.
             views |= layout.of_model.views(weights[:, : layout.of_model.size].contiguous())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         result = losses(leaves, batch, alpha)
@@ -377,7 +377,7 @@ def gradients(
         assert not isinstance(losses, Sequence)
         return of_rows(losses, weights, batch, alpha)
     each = losses if isinstance(losses, Sequence) else [losses] * len(weights)
-    # Each call writes into its rows: joining whole gradients afterwards would be another pass over them.
+    # Each call writes into its own rows: joining gradients afterwards would be another pass over memory.
     matrices = [torch.empty(len(weights), layout.size, device=weights.device) for _ in range(1 + (shared is not None))]
     calls = [
         partial(of_rows, own, weights[at], batch.of_runs(at), alpha[at], *(matrix[at] for matrix in matrices))
@@ -389,15 +389,15 @@ def gradients(
 
 
 def parts_of(runs: int, calls: int) -> list[slice]:
-    """Which runs go into each call: sizes differ by at most one."""
+    """The runs of each call: sizes differ by at most one."""
     ends = [runs * call // calls for call in range(calls + 1)]
     return [slice(*ends) for ends in pairwise(ends)]
 
 
 def _on_streams(calls: Sequence[Callable[[], Gradients]]) -> list[Gradients]:
-    """Calls in turn on streams: the small layers of one run fill the gaps of another.
+    """Distribute calls over streams: the small layers of one run fill the gaps of another.
 
-    Each stream has as many calls as the others, or one less: of ten on eight streams, two would be left alone.
+    The numbers of calls per stream differ by at most one, and no more streams are used than the rounds need.
     """
     current = torch.cuda.current_stream()
     rounds = -(-len(calls) // _STREAMS)
@@ -410,7 +410,7 @@ def _on_streams(calls: Sequence[Callable[[], Gradients]]) -> list[Gradients]:
             with torch.cuda.stream(streams[number % len(streams)]):
                 done.append(call())
     finally:
-        # Also after an out-of-memory error: a capture that ends before its streams join leaves the allocator unusable.
+        # Also after an out-of-memory error: if streams do not join before a capture ends, the allocator is unusable.
         for stream in streams:
             current.wait_stream(stream)
     return done

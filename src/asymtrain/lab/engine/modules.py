@@ -1,8 +1,8 @@
-"""Any module as the engine sees a backbone: a pure function of parameters, buffers and a batch.
+"""Any module in the form of a backbone: a pure function of parameters, buffers and a batch.
 
-The pure form comes from the module itself (`torch.func.functional_call`). Hooks read its features as `attach` would, at
-the layers that `attach` found. Buffers (statistics of batch normalisation) are a run's state like its weights, and a
-forward in training changes them in place; what it draws comes from streams of the run's own (`draws.py`).
+`torch.func.functional_call` makes it pure. Hooks read its features as `attach` would, at the layers that `attach`
+found. Buffers (statistics of batch normalisation) are a run's state like its weights, and a forward in training changes
+them in place; its random numbers come from the run's own streams (`draws.py`).
 """
 
 import warnings
@@ -28,20 +28,20 @@ HeadName = Literal["linear", "mlp", "tower"]  # of `RunSpec.head`
 
 
 class Training(NamedTuple):
-    """What a forward in training takes besides parameters and inputs."""
+    """What a forward in training needs besides parameters and inputs."""
 
     buffers: Mapping[str, Tensor]  # (R, ...), changed in place
-    keys: Tensor  # (R,), of what the module draws
+    keys: Tensor  # (R,), for the module's random draws
     step: Tensor | int
 
     def of_runs(self, part: slice) -> "Training":
-        """Of some of the runs, which stay a stack."""
+        """The same for some of the runs, with the run axis."""
         own = {name: value[part] for name, value in self.buffers.items()}
         return self._replace(buffers=own, keys=self.keys[part])
 
 
 class ModuleNetwork:
-    """A module with layers, in the form of a `Backbone`; its R runs go through it one after the other."""
+    """A module with layers, in the form of a `Backbone`; R runs go through it one after the other."""
 
     channels_last = False
     dropout_width, dropout_rate = 0, 0.0
@@ -59,12 +59,12 @@ class ModuleNetwork:
         layout: str = "",
         autocast: torch.dtype | None = None,
     ) -> None:
-        """`sample`: two rows or more, on the device of the module. `autocast`: the type of its products, if another.
+        """`sample`: two rows or more, on the module's device. `autocast`: the type of matrix products, if not float32.
 
         Without `branches` it has no layers.
         """
         self.module, self.classes, self.autocast, self.sample = module, classes, autocast, sample
-        self.pool: PoolName = "none" if head in MAP_HEADS else pool  # one that pools by itself reads maps
+        self.pool: PoolName = "none" if head in MAP_HEADS else pool  # these heads read maps and pool them
         self.points: tuple[str, ...] = ()
         self.widths: tuple[int, ...] = ()
         self.paths: dict[str, str] = {}
@@ -75,7 +75,7 @@ class ModuleNetwork:
         if any(map(is_branch, (*self.trained, *self.buffers()))):
             raise UsageError("the model has a part named `branch`, the engine's name for its own: give it another name")
         self._caught: dict[str, Tensor | str] = {}
-        self._spelled_out = False  # whether attention is computed by single operations
+        self._spelled_out = False  # whether attention is computed by separate operations
         self.draws = self._dry_run(sample)
         if branches:
             where = list(at) or find_blocks(module, sample)
@@ -88,7 +88,7 @@ class ModuleNetwork:
             for layer, path in self.paths.items()
         ]
         self.layout = {layer: reader.layout for layer, reader in self.readers.items() if reader.layout}
-        self.reached = self.reached_from(range(len(self.points)))  # names of the trained parameters before a layer
+        self.reached = self.reached_from(range(len(self.points)))  # names of the trained parameters that affect a layer
         if self.points and not self.reached:
             raise UsageError(
                 f"no trained parameter lies before the layers {', '.join(self.points)}, so branches there change "
@@ -96,7 +96,7 @@ class ModuleNetwork:
             )
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that are trained."""
+        """The trained parameters."""
         return ((name, value) for name, value in self.module.named_parameters() if name in self.trained)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -115,18 +115,17 @@ class ModuleNetwork:
         buffers: Mapping[str, Tensor] | None = None,
         training: Training | None = None,
     ) -> Outputs:
-        """Logits (R, B, C) and features [(R, B, D_k)], or maps; in evaluation with `buffers`, else with `training`.
+        """Logits (R, B, C) and features [(R, B, D_k)], or maps. Give `buffers` for evaluation, `training` for training.
 
-        Without either, in evaluation with the module's own buffers.
+        With neither, it is evaluation with the module's own buffers.
         """
         state = training.buffers if training else buffers
         if state is None:
             state = {name: value.expand(len(images), *value.shape) for name, value in self.buffers().items()}
-        # In the order of the parameters: the order of a set differs between processes, and compiled code would not be
-        # found again.
+        # In the order of the parameters: a set's order differs between processes, and would miss the compiler's cache.
         rows, chosen = [], {name: value for name, value in parameters.items() if name in self.trained}
         for r, inputs in enumerate(images):
-            # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
+            # The gradient of a squeezed view is a view; the gradient of an indexed row is a copy into zeros.
             own = {name: value.squeeze(0) if len(images) == 1 else value[r] for name, value in chosen.items()}
             own |= {name: value[r] for name, value in state.items()}
             rows.append(self.forward(own, inputs, (training.keys[r], training.step) if training else None))
@@ -136,7 +135,7 @@ class ModuleNetwork:
         return torch.stack(logits), [torch.stack(point) for point in zip(*features, strict=True)]
 
     def features(self, images: Tensor) -> Outputs:
-        """Logits (B, C) and the features (B, D_k) that branches see, in evaluation."""
+        """Logits (B, C) and the features (B, D_k) that branches read, in evaluation."""
         logits, points = self.stacked({name: value[None] for name, value in self.named_parameters()}, images[None])
         return logits[0], [point[0] for point in points]
 
@@ -155,7 +154,7 @@ class ModuleNetwork:
         return [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
     def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:
-        """What the module draws inside is keyed."""
+        """A context in which the module's random draws are keyed."""
         if not self.draws:
             return nullcontext()
         stack = ExitStack()
@@ -174,8 +173,8 @@ class ModuleNetwork:
         with casting, self.drawing(*noise) if noise else nullcontext():
             output = functional_call(self.module, tensors, (inputs,))
         if noise:
-            # A forward may replace a buffer by another tensor, which `functional_call` then leaves in `tensors`. One of
-            # another shape is a cache: it is made anew where it is needed.
+            # A forward may replace a buffer by another tensor, which `functional_call` leaves in `tensors`. One with
+            # another shape is a cache, which the module makes again when needed.
             for name, value in state.items():
                 if tensors[name] is not value and not value.requires_grad and tensors[name].shape == value.shape:
                     value.copy_(tensors[name].detach())
@@ -199,17 +198,17 @@ class ModuleNetwork:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What a compiled form of this depends on, beside the model's name."""
+        """What a compiled form depends on, besides the model's name."""
         basics = (self.autocast, self.sample.device, self.sample.dtype, self.trained)
         return (self.points, self.pool, tuple(self.layout.items()), *basics, *map(_built_in, self.module.modules()))
 
     def set_mode(self, training: bool) -> None:
-        """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
+        """Set evaluation or training mode; only on a change, since a model may have hundreds of submodules."""
         if self.module.training != training:
             self.module.train(training)
 
     def _dry_run(self, sample: Tensor) -> bool:
-        """Whether a forward in training draws; its logits must be those of the classes."""
+        """Whether a forward in training draws random numbers; also checks the number of logits."""
         state = self._state()
         counting = Draws(torch.tensor(0), 0)
         try:
@@ -219,7 +218,7 @@ class ModuleNetwork:
         except FusedDropoutError:
             self._spelled_out = True
             return self._dry_run(sample)
-        numbers = self._numbers()  # after the first call, which may make what later ones keep
+        numbers = self._numbers()  # after the first call, which may create attributes
         self._refuse_draws_in_evaluation(state, sample)
         self._refuse_recomputing(state, sample)
         self._warn_of_counting(numbers)
@@ -243,7 +242,7 @@ class ModuleNetwork:
             )
 
     def _refuse_recomputing(self, state: Parameters, sample: Tensor) -> None:
-        """What is computed again in a backward pass would be so with the module's own weights, not with a run's."""
+        """Refuse modules that recompute in the backward pass: it would use the module's own weights, not the run's."""
         leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
         again: list[nn.Module] = []
         attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
@@ -265,7 +264,7 @@ class ModuleNetwork:
             )
 
     def _numbers(self) -> dict[str, int | float]:
-        """Attributes of its parts that are numbers."""
+        """Attributes of submodules that are numbers."""
         return {
             f"{path}.{name}".lstrip("."): value
             for path, part in self.module.named_modules()
@@ -274,7 +273,7 @@ class ModuleNetwork:
         }
 
     def _warn_of_counting(self, before: Mapping[str, int | float]) -> None:
-        """Warn of a number that forwards change: all runs share it, and a captured step keeps its first value."""
+        """Warn about a number that forwards change: all runs share it, and a captured step keeps its first value."""
         changed = [name for name, value in self._numbers().items() if before.get(name, value) != value]
         if changed:
             warnings.warn(
@@ -285,7 +284,7 @@ class ModuleNetwork:
             )
 
     def try_batch_of_one(self) -> None:
-        """Refuse a last batch of one example, where a forward in training needs more of them."""
+        """Refuse a last batch of one example if a forward in training needs more."""
         state = self._state()
         try:
             with torch.no_grad():
@@ -330,15 +329,15 @@ def read_logits(output: object) -> Tensor:
 
 
 def _built_in(part: nn.Module) -> tuple[object, ...]:
-    """What a compiled form has as constants, and what a model of the same name may have otherwise: a function that
-    builds models may read what its user changes, or be defined anew.
+    """What a compiled form contains as constants. Models of the same name may differ in it: the user may change the
+    function that builds them, or what it reads.
     """
     numbers = [(name, _constant(value)) for name, value in sorted(vars(part).items()) if name != "training"]
     return _code_of(type(part)), tuple(number for number in numbers if number[1] is not None)
 
 
 def _code_of(kind: type) -> tuple[CodeType, ...]:
-    """Of all methods; classes that are made for each model, as in a function, have the same."""
+    """The code of all methods. Classes that a function defines anew for each model have the same code."""
     own = [parent for parent in kind.__mro__ if parent not in nn.Module.__mro__]
     return tuple(value.__code__ for parent in own for value in vars(parent).values() if isinstance(value, FunctionType))
 

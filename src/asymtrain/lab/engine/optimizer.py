@@ -1,4 +1,4 @@
-"""AdamW whose settings are vectors over runs; what it decays, clipped gradients, the average of weights.
+"""AdamW with a vector over runs for each setting; which weights decay, gradient clipping, averaged weights.
 
 The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction), on the flat matrix (R, P).
 """
@@ -19,7 +19,7 @@ _fused_adamw = partial(adamw, fused=True, amsgrad=False, maximize=False, beta1=B
 
 @dataclass(frozen=True)
 class Moments:
-    """The optimiser's memory: first and second moments (R, P) and the number of updates made, a float64 scalar."""
+    """The optimiser's state: first and second moments (R, P), and the number of updates as a float64 scalar."""
 
     first: Tensor
     second: Tensor
@@ -32,9 +32,9 @@ class Moments:
 
 
 def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
-    """Update flat (R, P) in place. rate: (R, 1). decay: weight decay, (R, 1) or (R, P), 0 where it does not act."""
+    """Update flat (R, P) in place. rate: (R, 1). decay: weight decay, (R, 1) or (R, P), 0 for weights without it."""
     if flat.is_cpu:
-        # torch's own for each run: one pass over memory, where the elementwise form makes a dozen on a CPU.
+        # torch's fused AdamW for each run: one pass over memory; on a CPU the elementwise form needs a dozen.
         if decay.shape[1] > 1:
             flat.mul_(1 - rate * decay)
             decay = torch.zeros_like(rate)
@@ -50,7 +50,7 @@ def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay
 def adamw_elementwise_(
     flat: Tensor, gradient: Tensor, first: Tensor, second: Tensor, updates: Tensor, rate: Tensor, decay: Tensor
 ) -> None:
-    """The elementwise part: one pass over memory once it is compiled."""
+    """The update as elementwise operations: compiled, one pass over memory."""
     correction_1 = (1 - BETA_1**updates).float()
     correction_2 = (1 - BETA_2**updates).float()
     first.lerp_(gradient, 1 - BETA_1)
@@ -61,7 +61,7 @@ def adamw_elementwise_(
 
 
 def clipped(gradient: Tensor, limit: Tensor) -> Tensor:
-    """Gradients (R, P), each scaled down to a norm of at most `limit` (R, 1), as `clip_grad_norm_` does; 0 is none."""
+    """Gradients (R, P), each scaled down to a norm of at most `limit` (R, 1), like `clip_grad_norm_`; 0 is no limit."""
     scale = (limit / (torch.linalg.vector_norm(gradient, dim=1, keepdim=True) + 1e-6)).clamp(max=1)
     return gradient * torch.where(limit > 0, scale, 1.0)
 
@@ -69,18 +69,18 @@ def clipped(gradient: Tensor, limit: Tensor) -> Tensor:
 def average_(average: Tensor, values: Tensor, decay: Tensor, updates: Tensor) -> None:
     """Move the average (R, ...) towards the values in place. decay: (R, 1); updates: how many averages were taken.
 
-    The decay grows with them, from 0: an average that began at initial weights would keep them for long.
+    The effective decay grows with `updates` from 0 to `decay`: else the initial weights would stay in it for long.
     """
     weight = torch.minimum(decay, (updates / (updates + 9)).to(decay.dtype))
     average.lerp_(values, (1 - weight).view(-1, *[1] * (values.ndim - 1)))
 
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
-    """Does weight decay act on this parameter? `value` is one run's tensor."""
+    """Whether weight decay applies to this parameter; `value` is one run's tensor."""
     if is_branch(name) and spec.branch_weights == "frozen":
         return False
     if spec.decay == "all":
         return True
-    # A class token by its own name: layers that mix tokens have matrices like any other.
+    # Only a parameter whose own name says token: layers that mix tokens have ordinary matrices.
     matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name and "pos_embed" not in name
     return matrix and "token" not in name.rpartition(".")[2]

@@ -1,11 +1,11 @@
 """All parameters of a stack in one flat matrix (R, P): the named views into it, and sums over its layers.
 
-One matrix makes the optimiser a single elementwise pass, a cast to bfloat16 one kernel, and a checkpoint one
-tensor. Gradients are taken with respect to the views, which are leaves of their own: autograd never sees the
-matrix (a slice of one flat leaf would have a backward that fills the whole of it).
+With one matrix the optimiser is a single elementwise pass, a cast to bfloat16 one kernel, and a checkpoint one
+tensor. Gradients are taken with respect to the views, which are separate leaves: autograd never sees the matrix (the
+backward of a slice of it would fill a whole matrix).
 
-A layer is a module that owns parameters. Every parameter begins at a multiple of `ALIGNMENT` entries, so a row
-of so many entries belongs to one layer: sums over rows, then one small product, give all layers at once.
+A layer is a module that owns parameters. Every parameter starts at a multiple of `ALIGNMENT` entries, so each piece
+of that length belongs to one layer: sums over pieces, then one small matrix product, give all layers at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class FlatParameters:
 
     @cached_property
     def of_model(self) -> "FlatParameters":
-        """Those of the model itself: branches come after them, and differ from stack to stack."""
+        """The layout of the model's own parameters. Branches come after them, and differ from stack to stack."""
         count = next((k for k, name in enumerate(self.names) if is_branch(name)), len(self.names))
         size = (*self.offsets, self.size)[count]
         return FlatParameters(self.names[:count], self.shapes[:count], self.offsets[:count], size)
@@ -48,7 +48,7 @@ class FlatParameters:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views (R, *shape) into flat (R, P)."""
         if len(flat) == 1:
-            # From the row itself: strides with P in them would be compiled for this P, which depends on the branches.
+            # From the row itself: code compiled for strides that contain P would depend on the branches.
             row = flat[0]
             return {
                 name: row[start : start + prod(shape)].view(1, *shape)
@@ -60,7 +60,7 @@ class FlatParameters:
         }
 
     def pack(self, runs: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """A flat float32 matrix (R, P) from one mapping for each run; gaps, and what a run does not have, are zero."""
+        """A flat float32 matrix (R, P) from one mapping for each run; gaps and missing parameters are zero."""
         flat = torch.zeros(len(runs), self.size)
         for name, view in self.views(flat).items():
             for row, run in zip(view, runs, strict=True):
@@ -72,11 +72,11 @@ class FlatParameters:
         """One float32 matrix (R, P) from named gradients (R, *shape), `into` if given; a missing one is zero."""
         device = next(iter(tensors.values())).device
         if runs == 1 and device.type != "cpu":
-            # Rows are whole pieces of memory here: a few launches copy all, and nothing has to be compiled. Joining
-            # the hundreds of gradients of a deep module takes the compiler half a minute. A CPU joins them in one pass.
+            # Each parameter's row is contiguous here: a few launches copy all, and nothing has to be compiled. The
+            # compiler needs half a minute to join the hundreds of gradients of a deep module. A CPU needs one pass.
             flat = torch.zeros(runs, self.size, device=device) if into is None else into.zero_()
             views = self.views(flat)
-            # One gradient with another memory layout would cost a launch for each of them.
+            # A single gradient with another memory layout would cost `_foreach_copy_` a launch for each gradient.
             rows = {name: value.view(-1) for name, value in tensors.items() if value.is_contiguous()}
             if rows:
                 torch._foreach_copy_([views[name].view(-1) for name in rows], list(rows.values()))
@@ -108,14 +108,14 @@ def parameter_count(parameters: Mapping[str, Tensor]) -> int:
 
 
 def is_branch(parameter: str) -> bool:
-    """Is it of a branch, and not of the model?"""
+    """Whether it belongs to a branch, not to the model."""
     return parameter.startswith("branch.")
 
 
 def stack_aligned(values: Sequence[Tensor]) -> Tensor:
-    """Tensors of R runs as one, (R, ...), of which each run's begins at an address that fast kernels accept.
+    """Tensors of R runs as one, (R, ...), in which each run's part starts at an address that fast kernels accept.
 
-    A compiled program copies what begins elsewhere, at every call: the counters of batch normalisations, for example.
+    At every call a compiled program copies unaligned inputs, for example the counters of batch normalisations.
     """
     size, step = values[0].numel(), max(1, _ALIGNED_BYTES // values[0].itemsize)
     flat = values[0].new_zeros(len(values), -(-size // step) * step)
@@ -124,14 +124,14 @@ def stack_aligned(values: Sequence[Tensor]) -> Tensor:
 
 
 class Layers(NamedTuple):
-    """Which rows belong to which of L layers."""
+    """Which pieces of the matrix belong to which of L layers."""
 
-    members: Tensor  # (P / ALIGNMENT, L), float64: 1 where a row belongs to a layer
+    members: Tensor  # (P / ALIGNMENT, L), float64: 1 where a piece belongs to a layer
     inside: Tensor  # (1, P): 1 at the entries of parameters, 0 in the gaps between them
 
 
 def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.device) -> Layers:
-    """The layers of the shared parameters; rows of other parameters belong to none."""
+    """The layers of the shared parameters; other parameters belong to none."""
     shared_names = set(shared)
     names = tuple(dict.fromkeys(layer_name(name) for name in layout.names if name in shared_names))
     members = torch.zeros(layout.size // ALIGNMENT, len(names), dtype=torch.float64)
@@ -143,22 +143,22 @@ def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.devic
 
 
 def layer_name(parameter: str) -> str:
-    """The module that owns a parameter; the parameter itself where the model owns it."""
+    """The name of the module that owns a parameter; the parameter's own name if the model owns it."""
     return parameter.rpartition(".")[0] or parameter
 
 
 def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
     """Sums over the entries of each layer: (R, P) -> (R, L), in float64."""
     rows = flat.view(len(flat), -1, ALIGNMENT).sum(2).double()
-    # Rows of no layer, such as those of branches, are left out by hand: an inf there, times 0, would be NaN.
+    # Pieces of no layer, such as those of branches, are set to 0: inf times a 0 in `members` would be NaN.
     return rows.where(members.any(1), 0.0) @ members
 
 
 def alignment_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
-    """Products of main and auxiliary gradient in each layer, (3, R, L): with each other, main's square, auxiliary's.
+    """Dot products in each layer, (3, R, L): main with auxiliary gradient, main with itself, auxiliary with itself.
 
-    The main gradient is the total minus the applied part (R, 1) of the auxiliary one, so that the update does not
-    change.
+    The main gradient is the total minus `applied` (R, 1) times the auxiliary one, so measuring does not change the
+    update.
     """
     main = total - applied * auxiliary
     return torch.stack(

@@ -1,12 +1,12 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
-Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, clipping, averaging, alpha and its schedule, which layers have branches and what they count, what their
-loss is made of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends
+Two specs share a stack if they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
+weight decay, clipping, averaging, alpha and its schedule, which layers have branches and with which weights, the parts
+of their loss, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends
 on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
-How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
-on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
+The GPU memory of a run is computed, not measured: what the forward pass keeps for the backward pass, on a tiny batch
+on the host, scaled to the spec's batch. A rough value is enough: a stack that does not fit is halved.
 """
 
 from typing import Any
@@ -28,15 +28,15 @@ _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing",
     "schedule", "schedule_by", "warmup", "clip", "averaging", "layers", "layer_reduction",
 )  # fmt: skip
-# The same, where all runs of a stack have some of it or none has any.
+# The same, if all runs of a stack have a value above 0, or none.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
-# What the loss chooses for each run: `losses.Kind`, and the labels that branches learn.
+# What the loss selects for each run: `losses.Kind`, and the labels that branches learn.
 _OF_KIND = ("objective", "class_reduction", "branch_labels", "bias", "branch_weights")
 
-# Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
+# Runs in one stack; more bring no further speed: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
 _MOST_ON_CPU = {"batched": 6, "side_by_side": 1}
-_MOST_TOKENS = 20  # runs of a backbone that works on token sequences: each is a large batch already
+_MOST_TOKENS = 20  # runs of a backbone on token sequences: each run is already a large batch
 
 _SAMPLE = 2  # images
 _SHARE = 0.8  # of the device's memory: the rest is for the data, evaluation and fragments
@@ -45,12 +45,12 @@ _COPIES = 6  # of the weights: float32 and compute copies, gradient, two moments
 
 
 def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> list[StackPlan]:
-    """Stacks for all specs, in the order of their first member; so many can train at the same time."""
+    """Stacks for all specs, ordered by first member; at least `workers` of them, as far as there are runs."""
     groups: dict[Key, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
-    # An early end leaves whole pairs: they stay together, and Plain runs that join no stack keep their place.
+    # An early stop leaves complete pairs: they stay together, and Plain runs that join no stack keep their place.
     in_order = [sorted(joined, key=order.__getitem__) for joined in _join_plain(groups)]
     for members in sorted(in_order, key=lambda members: order[members[0]]):
         arch, on_gpu = members[0].arch, device.type == "cuda"
@@ -61,7 +61,7 @@ def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> lis
             small = arch in BACKBONES and BACKBONES[arch].bound_by_calls
             size = min(size, runs_that_fit(widest, device), size if small else _MOST_TOKENS)
         count = max(-(-len(members) // size), min(workers, len(members)))
-        # Sizes differ by at most one: fewer shapes to compile, and no straggler.
+        # Sizes differ by at most one: fewer shapes to compile, and no stack that takes much longer.
         parts = np.array_split(np.arange(len(members)), count)
         stacks += [StackPlan(tuple(members[i] for i in part), strategy) for part in parts]
     return stacks
@@ -70,8 +70,8 @@ def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> lis
 def strategy_for(arch: str, device: torch.device) -> Strategy:
     """The faster strategy of a model on a kind of device, as benchmarks/stack.py measures it.
 
-    Matrix products batch over runs; convolutions do not (each run's is large enough by itself). On a CPU only the
-    MLP is small enough for its products to be bound by calls rather than by arithmetic.
+    Matrix products gain from batching over runs; convolutions do not (each run's is large enough). On a CPU only the
+    MLP is so small that call overhead dominates its products.
     """
     if arch not in BACKBONES:
         return "side_by_side"
@@ -83,16 +83,16 @@ def _key(spec: RunSpec) -> Key:
     fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in (*_PER_RUN, *_OF_KIND)}
     fields |= {name: bool(fields[name]) for name in _PER_RUN_IF_ANY}
     if spec.signal == "detached":
-        fields["signal"] = "gradient"  # which of the two it is, is a matter of the run's loss
-    # Only live branches are in a stack: with one live branch, N does not matter.
+        fields["signal"] = "gradient"  # the run's loss distinguishes the two
+    # A stack holds only live branches: with one live branch, their number does not matter.
     if spec.activation == "last":
         fields["redundancy"] = min(1, spec.redundancy)
-    # Equal few-shot sizes give equal training-set sizes.
+    # `per_class` is in the key, so all runs have equal training-set sizes.
     return tuple(fields.items())
 
 
 def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
-    """Let Plain runs train in the stack of an Asymmetric group that shares everything else."""
+    """Put Plain runs into the stack of an Asymmetric group that shares everything else."""
     sides = [
         (tuple(item for item in key if item[0] not in _auxiliary(group[0].arch)), group)
         for key, group in groups.items()
@@ -105,22 +105,22 @@ def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
 def _auxiliary(arch: str) -> tuple[str, ...]:
     """Fields that only the auxiliary side reads: a Plain run fits into a stack with any values of them.
 
-    The interval of measured steps is not among them for a backbone, since Plain's gradient norm is measured at its own.
-    That of another model is not measured: over which layers is a matter of layers.
+    For a backbone `cosine_every` is not one of them, since a Plain run measures its gradient norm at that interval.
+    In another model a Plain run has no layers, so its norm is not measured.
     """
     return tuple(name for name in AUXILIARY if name != "cosine_every") if arch in BACKBONES else AUXILIARY
 
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
     if spec.arch not in BACKBONES:
-        # The memory of a model shows when it trains: a stack that is too large is halved.
+        # The memory of other models is unknown before training: a stack that is too large is halved.
         return _MOST_ON_GPU["side_by_side"]
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))
 
 
 def bytes_of_run(spec: RunSpec) -> int:
-    """Bytes that one run of this spec takes while it trains."""
+    """The memory in bytes that one run of this spec needs in training."""
     options = dict(spec.dataset_options)
     size, classes = int(str(options.get("image_size", 32))), class_count(spec.dataset, options) or 100
     channels, size, _ = input_shape(spec.dataset, options) or (3, size, size)
@@ -134,7 +134,7 @@ def bytes_of_run(spec: RunSpec) -> int:
 
 
 def bytes_kept(backbone: Backbone, shape: tuple[int, ...]) -> float:
-    """Bytes of the activations of one image of this shape: what its forward pass keeps for a backward pass."""
+    """The memory in bytes that the forward pass of one image keeps for the backward pass."""
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -147,5 +147,5 @@ def bytes_kept(backbone: Backbone, shape: tuple[int, ...]) -> float:
         outputs = backbone.stacked(weights, torch.zeros(1, _SAMPLE, *shape))
     for value in weights.values():
         sizes.pop(value.untyped_storage().data_ptr(), None)
-    del outputs  # not before: addresses would be used again
+    del outputs  # not earlier: addresses would be reused
     return sum(sizes.values()) / _SAMPLE

@@ -4,7 +4,7 @@
         for indices in shuffled batches:
             loss = softmax(model(x), y) + alpha * branches.loss(y)
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
-        accuracy on the validation images, and on the test images where the spec asks
+        accuracy on the validation images, and on the test images if the spec asks
 
 It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. Measurements
 of the two gradients follow their definitions: parameter by parameter, in float64, without closed forms.
@@ -64,8 +64,8 @@ def train_reference(
 ) -> Run:
     """Train one spec from start to end.
 
-    `on_step(step, backbone)` is called after each update. `perturb` moves the initial weights by that relative
-    amount: tests calibrate with it how far two equally right paths may part.
+    `on_step(step, backbone)` is called after each update. `perturb` changes the initial weights by that relative
+    amount: tests use it to calibrate how far two correct paths may diverge.
     """
     where = torch.device(device)
     with products_of(spec.precision):
@@ -98,7 +98,7 @@ class _Loop:
         self.model = self.network.module if isinstance(self.network, ModuleNetwork) else self.network.to(device)
         if perturb:
             _perturb(self.model, perturb)
-        # An attention's mask is infinite by intent.
+        # Some buffers are infinite on purpose, such as an attention mask.
         self.finite_buffers = {name for name, value in self.model.named_buffers() if value.isfinite().all()}
         self.branches: Branches | None = None
         self.branch_labels: Tensor | None = None
@@ -116,7 +116,7 @@ class _Loop:
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
-        self.scale = 1.0 if spec.balance == "none" else 0.0  # of alpha, where that is a ratio of gradients
+        self.scale = 1.0 if spec.balance == "none" else 0.0  # the factor of alpha that balances gradient norms
         self.averaged = _averaged(self.model, spec.averaging) if spec.averaging else None
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
@@ -133,7 +133,7 @@ class _Loop:
             step = epoch * len(batches) + i
             measure = schedule.measures_at(spec.cosine_every, step, steps) and bool(self.shared)
             for group in self.optimizer.param_groups:
-                # or AdamW raises an error
+                # AdamW raises an error if a rate exceeds float32
                 group["lr"] = rates[i] if rates[i] <= torch.finfo(torch.float32).max else math.inf
             right, main, auxiliary = self.losses(step, indices)
             ratio = self.ratio(main, auxiliary) if schedule.balances_at(spec, step) else self.scale
@@ -153,21 +153,21 @@ class _Loop:
         if schedule.tests_at(spec, epoch):
             everything = torch.arange(len(self.test_labels), device=self.device)
             right, sure, test = self.answer(self.test_images, self.test_labels, everything)
-            self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
+            self.answers = np.packbits(right.cpu().numpy()).tobytes()  # the last epoch's answers stay
             self.calibration = calibration_error(sure.cpu().numpy(), right.cpu().numpy())
         totals, seconds = _totals(sums, measured), time.perf_counter() - start
         record = epoch_record(spec, epoch + 1, totals, (validation, test), seconds)
         return record if record.is_finite and self.is_finite() else None
 
     def is_finite(self) -> bool:
-        """Weights and moments: all that the next step starts from."""
+        """Whether weights, moments and buffers, from which the next step starts, are all finite."""
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
         buffers = [value for name, value in self.model.named_buffers() if name in self.finite_buffers]
         return all(bool(value.isfinite().all()) for value in (*weights, *moments, *buffers))
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How many answers are right, main and auxiliary loss of a batch, with their graph."""
+        """The number of right answers, and the main and auxiliary loss of a batch with their graph."""
         spec, model = self.spec, self.model
         images, targets = self.images[indices], self.labels[indices]
         branch_targets = targets if self.branch_labels is None else self.branch_labels[indices]
@@ -208,7 +208,7 @@ class _Loop:
         return MAIN.loss(logits.float(), targets)
 
     def logits(self, model: nn.Module, inputs: Tensor, step: int | None = None) -> Tensor:
-        """Logits (B, C); at a step of training a module draws from the run's own streams."""
+        """Logits (B, C); in training (at `step`) a module draws from the run's own streams."""
         if not isinstance(self.network, ModuleNetwork):
             return model(inputs)
         with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
@@ -216,9 +216,9 @@ class _Loop:
         return read_logits(output)
 
     def ratio(self, main: Tensor, auxiliary: Tensor) -> float:
-        """The factor that makes the auxiliary gradient as large as the main one, over parameters that both reach.
+        """The factor that gives the auxiliary gradient the norm of the main one, over parameters that both reach.
 
-        If one of them is zero or not finite, the factor stays as it was.
+        If the factor is undefined or not finite, the previous one stays.
         """
         both = [value for name, value in self.network.named_parameters() if name in self.reached]
         norms = [_norm(torch.autograd.grad(loss, both, retain_graph=True)) for loss in (main, auxiliary)]
@@ -267,7 +267,7 @@ class _Loop:
         return _measure(both)
 
     def step(self) -> None:
-        """The optimiser's step from the gradients as they stand, clipped where the spec says so; and the average."""
+        """The optimiser's step, with gradients clipped if the spec says so; then the update of the averaged weights."""
         if self.spec.clip:
             trained = [value for group in self.optimizer.param_groups for value in group["params"]]
             nn.utils.clip_grad_norm_(trained, self.spec.clip)
@@ -277,9 +277,9 @@ class _Loop:
 
     @torch.no_grad()
     def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Which of images[indices] are classified right, without dropout, (n,); how sure the model is of each answer.
+        """Which of images[indices] are classified right, (n,), and the confidence of each answer, without dropout.
 
-        And the share of right ones, NaN where a logit is.
+        Also the accuracy, NaN if a logit is not finite.
         """
         model = self.model if self.averaged is None else self.averaged
         model.eval()
@@ -298,7 +298,7 @@ class _Loop:
 
 
 def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 where the spec asks for it; weights stay float32."""
+    """An autocast context for bfloat16 if the spec asks for it; weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
@@ -309,7 +309,7 @@ def attach_branches(
     branches = attach(
         model,
         at=list(network.points),
-        preset="paper",  # whose unit is that of a spec's alpha
+        preset="paper",  # its strength has the scale of a spec's alpha
         weights=1.0 if shares is None else dict(zip(network.points, shares[0].tolist(), strict=True)),
         sample=sample,
         classes=network.classes,
@@ -334,7 +334,7 @@ def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> to
 
 
 def _averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """A moving average of the model's weights: the first is a copy, and the decay grows with their number."""
+    """A moving average of the model's weights: the first is a copy, and the decay grows with the number of updates."""
 
     def average(averaged: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
         weight = min(decay, float(count) / (float(count) + 9))
@@ -356,7 +356,7 @@ def _measure(pairs: Pairs) -> Measured:
 
 
 def _totals(losses: tuple[float, float, float], steps: Sequence[Measured]) -> Totals:
-    """An epoch's means, from mean losses and accuracy and its measured steps."""
+    """An epoch's totals from its mean losses and accuracy and its measured steps."""
     cosines = [step.cosine for step in steps if step.cosine is not None]
     return Totals(
         *losses,
@@ -371,14 +371,14 @@ def _totals(losses: tuple[float, float, float], steps: Sequence[Measured]) -> To
 
 
 def _gated_signal(pairs: Pairs) -> dict[str, Tensor]:
-    """The auxiliary gradient, weighed by its positive cosine with the main one."""
+    """The auxiliary gradient times its cosine with the main one, or times 0 if that is negative."""
     mains, auxiliaries = zip(*pairs.values(), strict=True)
     weight = max(0.0, cosine(mains, auxiliaries) or 0.0)
     return {name: weight * auxiliary for name, (_, auxiliary) in pairs.items()}
 
 
 def _noise_signal(pairs: Pairs, layout: FlatParameters, key: Tensor, step: int) -> dict[str, Tensor]:
-    """Gaussian noise whose norm in each layer is the auxiliary gradient's."""
+    """Gaussian noise with the norm of the auxiliary gradient in each layer."""
     position = torch.arange(layout.size, device=key.device)
     noise = {name: value[0] for name, value in layout.views(streams.normal(key, step, position)[None]).items()}
     replaced: dict[str, Tensor] = {}
@@ -389,7 +389,7 @@ def _noise_signal(pairs: Pairs, layout: FlatParameters, key: Tensor, step: int) 
 
 
 def _by_layers(names: Iterable[str]) -> dict[str, list[str]]:
-    """Parameters under the layers that own them."""
+    """Parameter names by the layer that owns them."""
     layers: dict[str, list[str]] = {}
     for name in names:
         layers.setdefault(layer_name(name), []).append(name)

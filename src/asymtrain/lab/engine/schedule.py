@@ -1,4 +1,4 @@
-"""When a run does what, from its spec alone: steps of an epoch, rates and alphas, what is measured and tested when."""
+"""A run's schedule, from its spec alone: steps of an epoch, rates and alphas, when it measures and tests."""
 
 import math
 
@@ -8,11 +8,11 @@ import numpy.typing as npt
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
 
-BALANCE_EVERY = 16  # steps; what `GradientRatio` of the library does
+BALANCE_EVERY = 16  # steps; the default of the library's `GradientRatio`
 
 
 def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
-    """Steps of an epoch over so many images, and how many of them it trains on; in each pass anew."""
+    """The steps of an epoch over this number of images, and how many images it trains on; each pass counts anew."""
     images *= spec.passes
     if spec.last_batch == "keep":
         return -(-images // spec.batch), images
@@ -24,13 +24,12 @@ def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
 
 
 def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.float64]:
-    """The rate at each of the steps of an epoch (from 0): one for the whole epoch, or one for each step.
+    """The learning rate at each step of an epoch (from 0): constant within the epoch, or changing by step.
 
-    After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant, or a cosine that
-    falls to zero.
+    The warm-up rises in equal parts; the schedule covers the rest: constant, or a cosine that falls to zero.
     """
     by_step = spec.schedule_by == "step"
-    unit = steps if by_step else 1  # moves of the rate in an epoch
+    unit = steps if by_step else 1  # changes of the rate in an epoch
     at = epoch * unit + np.arange(unit, dtype=np.float64)
     warm = spec.warmup * unit
     steps_done, remaining = np.maximum(at - warm, 0), spec.epochs * unit - warm
@@ -56,15 +55,15 @@ def alpha_at(spec: RunSpec, epoch: int) -> float:
 
 
 def measures_at(every: int, step: int, steps: int) -> bool:
-    """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
+    """Whether this step (from 0) of training measures the cosine: each multiple of `every`, and an epoch's first."""
     return bool(every) and (step % every == 0 or step % steps == 0)
 
 
 def balances_at(spec: RunSpec, step: int) -> bool:
-    """Are the gradients measured at this step (from 0), which brings those of the next steps into their ratio?"""
+    """Whether this step (from 0) measures the gradients, to scale those of the next steps to their ratio."""
     return spec.balance == "norms" and step % BALANCE_EVERY == 0
 
 
 def tests_at(spec: RunSpec, epoch: int) -> bool:
-    """Are the test images classified after this epoch (from 0)?"""
+    """Whether the test images are classified after this epoch (from 0)."""
     return spec.test == "every" or (spec.test == "last" and epoch + 1 == spec.epochs)

@@ -30,23 +30,23 @@ from asymtrain.models import BACKBONES, Backbone, build
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
 OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
-_OF_DATA = ("seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
-_SAMPLE = 4  # rows on which a model is called once, to see what it does
+_OF_DATA = ("seed", "validation", "per_class", "label_noise")  # the fields that `run_data` depends on
+_SAMPLE = 4  # rows of the sample for a model's dry run
 
 
 @dataclass(frozen=True)
 class RunData:
-    """Which images one run trains and validates on, with which labels."""
+    """The images that one run trains and validates on, and their labels."""
 
     train: Indices
-    validation: Indices  # empty where the spec trains on everything
-    labels: Indices  # of all training images, noise included
-    mean: Tensor  # of each channel or feature of the inputs this run trains on
+    validation: Indices  # empty if the spec trains on everything
+    labels: Indices  # of all training images, with label noise
+    mean: Tensor  # for each channel or feature, over the inputs this run trains on
     std: Tensor
 
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
-    """Refuse data that the spec cannot be trained on: augmentations need images, backbones square ones."""
+    """Refuse data that the spec cannot train on: augmentations need images, backbones need square images."""
     parts = [name for name in OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
     if parts and dataset.kind != "images":
         what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
@@ -76,13 +76,13 @@ def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
 def build_network(
     spec: RunSpec, dataset: Dataset, device: torch.device | str = "cpu", *, layers: RunSpec | None = None
 ) -> Network:
-    """What a spec trains, with its initial weights; `layers` says where branches are, where another spec does."""
+    """The network that a spec trains, with its initial weights; branches are where `layers`, by default it, says."""
     layers = layers or spec
     if is_backbone(spec):
         return build_backbone(spec, dataset, layers.head)
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
-    if dataset.kind == "tokens":  # a token outside of the model's vocabulary fails here, not during training
+    if dataset.kind == "tokens":  # so that a token outside the model's vocabulary fails here, not during training
         rows[0] = max(map(_row_of_largest, (dataset.train.inputs, dataset.test.inputs)), key=torch.max)
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)
@@ -124,7 +124,7 @@ def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
 
 
 def is_backbone(spec: RunSpec) -> bool:
-    """Is it one of the paper's, which have a stacked form of their own?"""
+    """Whether the model is one of the paper's backbones, which have a stacked form."""
     return spec.arch in BACKBONES
 
 
@@ -134,7 +134,7 @@ def check_backbone(spec: RunSpec, advice: str = "") -> None:
 
 
 def build_backbone(spec: RunSpec, dataset: Dataset, head: str | None = None) -> Backbone:
-    """The spec's backbone with its initial weights, sized for the dataset's images; features are for such a head."""
+    """The spec's backbone with its initial weights, for the dataset's image size; `head` decides about pooling."""
     check_backbone(spec)
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
@@ -148,7 +148,7 @@ def build_backbone(spec: RunSpec, dataset: Dataset, head: str | None = None) -> 
 
 
 def _square_images(dataset: Dataset) -> tuple[int, int]:
-    """Channels and pixels on a side."""
+    """The number of channels, and of pixels on a side."""
     if dataset.kind != "images":
         raise UsageError(
             f"the backbones take images, {dataset.name} holds {dataset.kind}: choose another model with --arch"
@@ -160,7 +160,7 @@ def _square_images(dataset: Dataset) -> tuple[int, int]:
 
 
 def recommended_branches(spec: RunSpec, dataset: Dataset) -> tuple[Candidate, str | None]:
-    """What the library recommends for the layers of a spec's model; and the layer that decides it, for convolutions."""
+    """The recommended branches for a spec's model, and the layer with a convolution that decides it, if any."""
     network = build_network(spec, dataset)
     if isinstance(network, ModuleNetwork):
         layers = {name: module_at(network.module, path) for name, path in network.paths.items()}
@@ -171,9 +171,9 @@ def recommended_branches(spec: RunSpec, dataset: Dataset) -> tuple[Candidate, st
 
 
 def live_branches(spec: RunSpec, network: Network, head: HeadName = "linear") -> dict[str, Tensor]:
-    """Initial weights of the branches that can be live at each point, by name.
+    """Initial weights of the live branches at each point, by name.
 
-    Linear ones are `branch.k` (N_live, C, D_k); others `branch.k.NAME` (N_live, ...) for each parameter of theirs.
+    Linear ones are `branch.k` (N_live, C, D_k); others have `branch.k.NAME` (N_live, ...) for each parameter.
     """
     count, classes = max(1, spec.redundancy), network.classes
     if head == "linear":
@@ -191,7 +191,7 @@ def live_branches(spec: RunSpec, network: Network, head: HeadName = "linear") ->
 
 
 def branch_modules(head: HeadName, network: Network, k: int, seed: int = 0, count: int = 1) -> list[nn.Module]:
-    """The branches at point k, as modules: of a head that is not linear."""
+    """The branches at point k as modules, for heads that are not linear."""
     axes = 0
     if head in MAP_HEADS:
         axes = network.readers[network.points[k]].positions if isinstance(network, ModuleNetwork) else 2
@@ -199,7 +199,7 @@ def branch_modules(head: HeadName, network: Network, k: int, seed: int = 0, coun
 
 
 class Start(NamedTuple):
-    """What a run starts from, by name."""
+    """A run's initial tensors, by name."""
 
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
@@ -208,7 +208,7 @@ class Start(NamedTuple):
 def starts_of(
     specs: list[RunSpec], dataset: Dataset, network: Network, lead: RunSpec
 ) -> tuple[list[RunData], list[Start]]:
-    """Data and start of each run of a stack; what runs of one seed share is made once."""
+    """The data and start of each run of a stack; runs of one seed share a module."""
     data: dict[tuple[object, ...], RunData] = {}
     modules: dict[int, nn.Module] = {}
     run_data_list, starts = [], []
@@ -226,10 +226,10 @@ def starts_of(
 def initial_state(
     spec: RunSpec, dataset: Dataset, data: RunData, network: Network, lead: RunSpec, module: nn.Module | None = None
 ) -> Start:
-    """A run's model and, where `lead` has branches, `branch.k` and `branch.k.bias`; `network` is the form of both.
+    """A run's initial model weights and, if `lead` has branches, `branch.k` and `branch.k.bias`.
 
-    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the model. `module` is
-    what `build_module` gives for the spec, where that was done before.
+    A Plain run also has branches if its neighbours in the stack have; they do not affect the model. `network` gives
+    the form of model and branches. `module` is the result of `build_module` for the spec, if already there.
     """
     module, buffers = module or build_module(spec, dataset), {}
     start = {name: value.detach() for name, value in module.named_parameters()}
@@ -247,20 +247,20 @@ def initial_state(
 
 
 def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
-    """Logits (C,) at which a branch gives each class its share of the training labels."""
+    """The logits (C,) by which a branch predicts the class shares of the training labels."""
     labels = torch.as_tensor(data.labels[data.train], dtype=torch.int64)
     return objectives.prior_bias(objectives.find_objective(spec.objective), classes, labels)
 
 
 def chosen_layers(count: int, layers: str) -> range:
-    """Which of a model's layers, in their order, have branches where a spec says `layers`."""
+    """The indices of the layers that have branches, by the spec's `layers` option."""
     if layers == "middle":
         return range(count // 2, min(count // 2 + 1, count))
     return range(count // 2 if layers == "later" else 0, count)
 
 
 def reached_by_branches(network: Network, sample: Tensor, layers: str = "all") -> list[str]:
-    """Names of the parameters that the auxiliary loss has a gradient for."""
+    """Names of the parameters that get a gradient from the auxiliary loss."""
     chosen = chosen_layers(len(network.points), layers)
     if isinstance(network, ModuleNetwork):
         return network.reached_from(chosen)
@@ -271,7 +271,7 @@ def reached_by_branches(network: Network, sample: Tensor, layers: str = "all") -
 
 
 def layer_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
-    """What the loss of each layer (K of them) counts in a run's, (R, K), 0 without branches; None where all are 1."""
+    """The weight of each of K layers in a run's auxiliary loss, (R, K), 0 without branches; None if all are 1."""
     if all(spec.layers == "all" and spec.layer_reduction == "sum" for spec in specs):
         return None
     chosen = [chosen_layers(count, spec.layers) for spec in specs]
@@ -282,7 +282,7 @@ def layer_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:
-    """A label for each of `count` images that says nothing about it: (count,)."""
+    """Random labels for `count` images, independent of the images: (count,)."""
     keys = torch.tensor(streams.key(seed, "random branch labels"))
     return (streams.bits(keys, torch.arange(count)) & (2**63 - 1)) % classes
 
@@ -293,13 +293,13 @@ def stream_keys(specs: list[RunSpec], purpose: str, device: torch.device) -> Ten
 
 
 STREAMS = ("shuffle", "augment", "transform", "erase", "mix", "dropout", "noise", "draws")
-"""Purposes of what is drawn at every epoch or step."""
+"""The purposes of random numbers that are drawn at every epoch or step."""
 
 
 def image_changes(spec: RunSpec, device: torch.device) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
-    """What an augmentation does to images by random bits, in its order, each with the purpose of its stream."""
+    """The functions (images, random bits) -> images of an augmentation, in order, each with its stream's purpose."""
     shift, other = ("augment", flip_and_shift), ("transform", transform)
-    # The table is made here: within a captured step nothing may come from the host.
+    # The table is made in advance: a captured step allows no copy from the host.
     policy = ("transform", partial(autoaugment, policy=policy_table(device)))
     changes: dict[str, list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]] = {
         "none": [],
@@ -312,7 +312,7 @@ def image_changes(spec: RunSpec, device: torch.device) -> list[tuple[str, Callab
 
 
 def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Tensor | None:
-    """The shares that mixup or cutmix chooses from in each run, (R, Q); None where there is no such mixing."""
+    """The shares that mixup or cutmix chooses from in each run, (R, Q); None without such mixing."""
     parameters = [getattr(spec, field) for spec in specs]
     if not any(parameters):
         return None

@@ -1,6 +1,6 @@
-"""What the update is made of where it is not the gradient of the total loss.
+"""The gradient of an update, if it is not the gradient of the total loss.
 
-A signal takes the place of the auxiliary gradient: noise as large as it is in each layer, or itself behind a gate.
+A signal replaces the auxiliary gradient: noise of the same norm in each layer, or the gradient times a gate.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from asymtrain.lab.runs import RunSpec
 
 
 def needs_both_gradients(spec: RunSpec) -> bool:
-    """Does the update need the auxiliary gradient by itself, at every step?"""
+    """Whether every update needs the auxiliary gradient separately."""
     return spec.signal in ("noise", "gated")
 
 
 def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
-    """Gaussian noise (R, P) whose norm in each layer is that of the auxiliary gradient, keyed by run and step."""
+    """Gaussian noise (R, P) with the norm of the auxiliary gradient in each layer, keyed by run and step."""
     position = torch.arange(auxiliary.shape[1], device=auxiliary.device)
     noise = streams.normal(keys[:, None], step, position) * inside
     target, present = layer_sums(auxiliary.square(), members), layer_sums(noise.square(), members)
@@ -30,7 +30,7 @@ def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Ten
 
 @cache  # compiled forms are kept by function
 def update_gradient(signal: str) -> Callable[..., Tensor]:
-    """The gradient of the update, as a function of what `Stack` has.
+    """The function that computes the update's gradient:
 
     (total (R, P), auxiliary (R, P), alpha (R, 1), keys (R,), step, members (rows, L), inside (1, P)) -> (R, P).
     """

@@ -33,14 +33,14 @@ from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import calibration_error
 from asymtrain.models import Parameters, load_kernels
 
-EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
-_NUMBERS = 3 * 32 * 32  # of such an image
-_EVALUATED_BATCHES = 8  # that take no more memory without gradients than one does with them
+EVALUATION_IMAGES = 4000  # of 32 x 32 pixels in one forward pass: of all runs if batched, else of each run
+_NUMBERS = 3 * 32 * 32  # values of such an image
+_EVALUATED_BATCHES = 8  # without gradients these need no more memory than one batch with gradients
 
 
 class Stack:
-    """R runs that train together. They may differ in seed, alpha, rates, noise, in the loss of their branches and in
-    being Plain: `plan.py` says in what.
+    """R runs that train together. They may differ in seed, alpha, rates, noise, the loss of their branches, and in
+    being Plain: see `plan.py`.
     """
 
     def __init__(
@@ -53,41 +53,41 @@ class Stack:
     ) -> None:
         self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
         load_kernels(self.device)
-        # What the Asymmetric runs share on the auxiliary side.
+        # It has the auxiliary settings that all Asymmetric runs share.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         self.network = setup.build_network(specs[0], dataset, self.device, layers=self.lead)
         self.loss, kinds = stack_loss(specs, self.network), kinds_of(specs)
-        self.kind = None  # of each run, where they differ
+        self.kind = None  # of each run, if they differ
         if len(self.loss.kinds) > 1:
             self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
         data, starts = setup.starts_of(specs, dataset, self.network, self.lead)
-        # A Plain run has one unused branch at each point, which is repeated to fit those of its neighbours.
+        # A Plain run has one unused branch at each point, which is repeated to fit its neighbours' shapes.
         largest = max((start.parameters for start in starts), key=parameter_count)
         self.parameters = FlatParameters.of(largest)
-        self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
+        self.names = [tuple(start.parameters) for start in starts]  # the parameters that each run has
         self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
         self.buffers = {
             name: stack_aligned([start.buffers[name].to(self.device) for start in starts]) for name in starts[0].buffers
         }
-        # Others are infinite by intent: the mask of an attention.
+        # Some are infinite on purpose, such as an attention mask.
         self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
         self.moments = Moments.zeros(self.weights)
-        # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
+        # A module casts by autocast; the backbones' stacked forms compute in the type of their inputs.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
         self.dtype = torch.bfloat16 if half else torch.float32
         self.data = DeviceData(specs, dataset, data, self.network, self.device, self.dtype)
         self.alpha = torch.zeros(len(specs), device=self.device)
-        self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
+        self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the current epoch
         self.decay = self._decay(largest)
-        # Where alpha is a ratio of gradients: what makes the auxiliary one as large as the main one, 0 at first.
+        # If norms are balanced: the factor that gives the auxiliary gradient the main one's norm, 0 at first.
         self.scale = torch.zeros_like(self.alpha) if self.lead.balance == "norms" else None
         self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
-        # What is evaluated where runs average their weights; that of a run which does not is its weights.
+        # The averaged weights, which are evaluated; for a run without averaging they equal its weights.
         self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
-        tiny = torch.zeros(2, *image_shape)  # a backbone is on the host; its weights are in the matrix
+        tiny = torch.zeros(2, *image_shape)  # on the host, like the backbone module
         self.shared = setup.reached_by_branches(self.network, tiny)
         self.reached = self._reached_masks(tiny)
         self.shared_layers = layers_of(self.parameters, self.shared, self.device)
@@ -102,15 +102,15 @@ class Stack:
         self.diverged = [False] * len(specs)
         self.answers: list[bytes | None] = [None] * len(specs)
         self.calibration: list[float | None] = [None] * len(specs)
-        self.seconds = 0.0  # spent in the epoch at hand
+        self.seconds = 0.0  # spent in the current epoch
 
     @property
     def finished(self) -> bool:
-        """All epochs are trained, or no run is left that could go on."""
+        """Whether all epochs are trained, or all runs have diverged."""
         return self.epoch >= self.specs[0].epochs or all(self.diverged)
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> None:
-        """Train to the end of the epoch, or to the next step at which `pause` says so."""
+        """Train to the end of the epoch, or until `pause` returns True after a step."""
         start = time.perf_counter()
         self._open_epoch()
         while self.step < self.data.steps:
@@ -122,9 +122,9 @@ class Stack:
         self._close_epoch(start)
 
     def prepare(self) -> None:
-        """Compile and capture now what the epoch at hand will call, and train nothing; a CPU has nothing to prepare.
+        """Compile and capture now what the current epoch will call, without training; on a CPU do nothing.
 
-        What was not prepared is captured at its first call: this only moves the time that it takes.
+        Without this, each part is captured at its first call, in the same time.
         """
         if self.captured is None:
             return
@@ -135,7 +135,7 @@ class Stack:
         self._accuracies()
 
     def run_step(self, measure: bool) -> None:
-        """One step of every run; on a GPU it is captured at its first call and replayed."""
+        """One step of every run; on a GPU it is captured at the first call, then replayed."""
         kind = measure, self._balances_at(self.step), self.data.count_at(self.step)
         self._capture(*kind)
         if self.captured is None:
@@ -144,7 +144,7 @@ class Stack:
             self.captured.replay(kind)
 
     def _capture(self, measure: bool, balance: bool, count: int) -> None:
-        """Have the graph of a kind of step, where steps are captured."""
+        """Capture a kind of step, if steps are captured."""
         if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
             self._check_capture(count)
         if self.captured is not None:
@@ -152,7 +152,7 @@ class Stack:
             self.captured.capture(kind, lambda: self._train_step(*kind), self.changing)
 
     def _check_capture(self, count: int) -> None:
-        """If a module cannot be captured, it trains step by step, which is slower."""
+        """Check that a module's step can be captured; if not, train without capture, which is slower."""
         captured, compiled, self.checked = self.captured, self.programs, True
         assert captured is not None
         self.captured = None
@@ -168,11 +168,11 @@ class Stack:
             )
 
     def _train_step(self, measure: bool, balance: bool, count: int) -> None:
-        # The last batch of an epoch is one step of many: compiling for its size would take longer than it gains.
+        # A smaller last batch is one step of many: compiling for its size would cost more time than it saves.
         whole = count == self.data.batch
         batch = (self.programs.next_batch if whole else self.data.next_batch)(count)._replace(kind=self.kind)
         if isinstance(self.network, ModuleNetwork):
-            # The counter has moved on.
+            # The counter is already at the next step.
             batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         alpha = self.alpha if self.scale is None else self.alpha * self.scale
@@ -215,7 +215,7 @@ class Stack:
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     def _balance(self, sums: Tensor) -> None:
-        """Bring the gradients of the steps to come into their ratio, from the `alignment_sums` of this one."""
+        """Set the scale for the next steps from the `alignment_sums` of this one."""
         assert self.scale is not None
         _, main, auxiliary = sums.sum(2)
         scale = (main / auxiliary).sqrt().float()
@@ -223,25 +223,25 @@ class Stack:
 
     @torch.no_grad()
     def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, list[float]]:
-        """Which of images[indices] each run classifies right, and how sure it is: indices (R, n) -> (R, n) twice.
+        """Which of images[indices] each run classifies right, and its confidence: indices (R, n) -> (R, n) twice.
 
-        And each run's accuracy; that of a run whose logits are not all finite is NaN.
+        Also each run's accuracy, NaN if its logits are not all finite.
         """
         runs, count = indices.shape
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
-        # Of larger images fewer: a batch of them fits, since it was trained on.
+        # Fewer if images are larger; at least a training batch, which is known to fit.
         most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
         batched = self.strategy == "batched"
         if not batched:
             most = max(most, self.data.batch)
         else:
-            # On a GPU no fewer than take the memory of a training step: many small chunks are bound by launches.
+            # On a GPU at least as many as need the memory of a training step: launches dominate with small chunks.
             most = max(1, most // runs, 0 if self.captured is None else _EVALUATED_BATCHES * self.data.batch)
-        size = -(-count // max(1, -(-count // most)))  # chunks of equal size: none is filled up with much
+        size = -(-count // max(1, -(-count // most)))  # chunks of equal size: little padding
         parameters = [self.parameters.views(part) for part in (weights[None] if batched else weights[:, None])]
         right, sure, finite = [], [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
-            # Filling up the last chunk keeps one shape, so that one compiled program serves all.
+            # Padding the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
             with compiler_settings() if self.captured else nullcontext():
                 logits = self._logits(parameters, self.programs.chunk(images, filled))
@@ -253,7 +253,7 @@ class Stack:
         return joined, torch.cat(sure, 1), joined.double().mean(1).where(finite, torch.nan).tolist()
 
     def results(self) -> list[Run]:
-        """The record of each run; call it when the stack is finished."""
+        """The record of each run; call it once the stack is finished."""
         name, runs = device_name(self.device), []
         for r, (spec, epochs) in enumerate(zip(self.specs, self.histories, strict=True)):
             lost = self.diverged[r]
@@ -264,7 +264,7 @@ class Stack:
         return runs
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that, with `epoch`, `step`, `histories` and `diverged`, make this stack go on where it is."""
+        """The tensors from which, with `epoch`, `step`, `histories` and `diverged`, this stack can resume."""
         return {
             "weights": self.weights,
             "first": self.moments.first,
@@ -286,32 +286,32 @@ class Stack:
             value.copy_(state[name])
 
     def _open_epoch(self) -> None:
-        """Set the rates, alphas and batches of the epoch at hand, and stand before its next step."""
+        """Set the rates, alphas and batches of the current epoch, at its next step."""
         rates = [schedule.learning_rates(spec, self.epoch, self.data.steps) for spec in self.specs]
-        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
+        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # values too large for float32 become inf, without an error
         self.alpha.copy_(_column([schedule.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
 
     def _measures_at(self, step: int) -> bool:
-        """Is the cosine measured at this step of the epoch at hand?"""
+        """Whether this step of the current epoch measures the cosine."""
         if isinstance(self.network, ModuleNetwork) and not self.network.points:
-            return False  # which gradients would be compared is a matter of layers
+            return False  # without layers there are no gradients to compare
         steps = self.data.steps
         return schedule.measures_at(self.lead.cosine_every, self.epoch * steps + step, steps)
 
     def _balances_at(self, step: int) -> bool:
-        """Are the gradients brought into their ratio at this step of the epoch at hand?"""
+        """Whether this step of the current epoch sets the scale of the auxiliary gradient."""
         return schedule.balances_at(self.lead, self.epoch * self.data.steps + step)
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.images_seen)
-        # The last step may make weights infinite, which no loss shows; a second moment of inf freezes its weight.
+        # The last step may make weights infinite, which no loss shows; a second moment of inf freezes a weight.
         tensors = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
         finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            # A Plain run that was measured at its neighbours' steps, or over the parameters before their layers
+            # A Plain run was measured at its neighbours' steps, or over the parameters before their layers.
             elsewhere = isinstance(self.network, ModuleNetwork) and spec.redundancy == 0
             if spec.cosine_every != self.lead.cosine_every or elsewhere:
                 totals[r] = totals[r]._replace(main_norm=None)
@@ -335,7 +335,7 @@ class Stack:
         return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)
 
     def compiled(self, programs: Programs) -> Programs:
-        """The programs of this stack as they run on a GPU."""
+        """The programs of this stack, compiled for a GPU."""
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
         key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
@@ -348,19 +348,19 @@ class Stack:
         return programs.compiled(key, gather=batched, module=parts)
 
     def _record(self, runs: int) -> Recorded | None:
-        """The forward of so many runs, recorded on a batch of the first one's images."""
+        """The forward of `runs` runs, recorded on a batch of the first run's images."""
         assert isinstance(self.network, ModuleNetwork)
-        # A whole batch also where there are fewer images: a stack that has more gets the same record.
+        # Always a whole batch, even with fewer images: a stack with more images gets the same record.
         chosen = torch.arange(self.data.batch, device=self.device) % self.data.train.shape[1]
         images = self.data.chunk(self.data.images, self.data.train[:, chosen])[:1]
         training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
         return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)
 
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
-        """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""
-        # Of a module its own parameters alone: what is compiled for them does not depend on the branches.
+        """Logits (R, B, C) without dropout, by one call for each item of `parameters`."""
+        # For a module only its own parameters, so that the compiled code does not depend on the branches.
         trained = self.network.trained if isinstance(self.network, ModuleNetwork) else parameters[0].keys()
-        own = [name for name in parameters[0] if name in trained]  # in an order that is the same in every process
+        own = [name for name in parameters[0] if name in trained]  # in the same order in every process
         size = len(images) // len(parameters)  # runs of a call
         logits = []
         for call, values in enumerate(parameters):
@@ -370,7 +370,7 @@ class Stack:
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _accuracies(self) -> list[Accuracies]:
-        """Of every run on its validation images and on the test images, where they are asked for."""
+        """Each run's accuracies on validation and test images, None where the spec does not ask for them."""
         validation: Sequence[float | None] = [None] * len(self.specs)
         test = validation
         if self.data.validation.shape[1]:
@@ -385,7 +385,7 @@ class Stack:
         return list(zip(validation, test, strict=True))
 
     def _vector(self, field: str) -> Tensor:
-        """A field of each run, (R, 1)."""
+        """One field of each run's spec, (R, 1)."""
         return _column([getattr(spec, field) for spec in self.specs]).float().to(self.device)
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
@@ -395,12 +395,12 @@ class Stack:
         strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength
-        # A mask of each kind is as large as a run: they are spread over the runs on the device.
+        # Each mask is as large as a run's parameters, so only distinct ones are copied to the device.
         masks = {names: self.parameters.mask(names).to(self.device) for names in set(decayed)}
         return strength * torch.cat([masks[names] for names in (decayed if len(masks) > 1 else decayed[:1])])
 
     def _reached_masks(self, sample: Tensor) -> Tensor | None:
-        """Where the auxiliary loss of each run reaches, (R, P); None where all runs have branches at all points."""
+        """Masks (R, P) of the parameters that each run's auxiliary loss reaches; None if all have all branches."""
         if all(spec.layers == "all" for spec in self.specs):
             return None
         masks = {
@@ -411,5 +411,5 @@ class Stack:
 
 
 def _column(values: list[float]) -> Tensor:
-    """One value for each run, (R, 1), in float64: what float32 cannot hold becomes inf there, and no error."""
+    """One value for each run, (R, 1), in float64: too large values later become inf in float32, without an error."""
     return torch.tensor(values, dtype=torch.float64)[:, None]

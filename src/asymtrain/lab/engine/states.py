@@ -1,7 +1,7 @@
-"""The weights of a run at chosen epochs, for instruments that look at a network rather than at its history.
+"""The weights of a run at chosen epochs, for instruments that examine a network rather than its history.
 
-A run is a function of its spec, so a state need not have been kept: it is trained again, many specs at once. A
-folder given as `cache` keeps states for the next time.
+A run is a function of its spec, so its states need not be stored: it is trained again, many specs at once. A folder
+given as `cache` keeps states for the next time.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ from asymtrain.lab.runs import RunSpec
 
 @dataclass(frozen=True)
 class State:
-    """A run's weights after an epoch, as they are trained: not their average. Epoch 0 is before training.
+    """A run's weights after an epoch: the trained ones, not their average. Epoch 0 is before training.
 
-    `parameters`: float32 on the host, those of the backbone by name and, where the spec has branches, the live ones
-    as `branch.k` (N_live, C, D_k), with their biases as `branch.k.bias` where they have some.
+    `parameters`: float32 on the host, the backbone's by name and, if the spec has branches, the live ones as
+    `branch.k` (N_live, C, D_k), with their biases, if any, as `branch.k.bias`.
     """
 
     spec: RunSpec
@@ -42,12 +42,12 @@ class State:
 
     @property
     def backbone(self) -> dict[str, Tensor]:
-        """The parameters without those of branches."""
+        """The parameters without the branches' weights."""
         return {name: value for name, value in self.parameters.items() if not is_branch(name)}
 
 
 def check_state(state: State, backbone: nn.Module) -> None:
-    """Refuse weights that are not those of the backbone of their spec."""
+    """Refuse weights that do not fit the backbone of their spec."""
     shapes = {name: value.shape for name, value in state.backbone.items()}
     expected = {name: value.shape for name, value in backbone.named_parameters()}
     for name in [*expected, *shapes]:
@@ -73,10 +73,9 @@ def states_at(
     cache: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[State]:
-    """States of each spec at each epoch, spec by spec; what the cache does not hold is trained.
+    """States of each spec at each epoch, ordered by spec; states that are not in the cache are trained.
 
-    `progress(done, total)` counts epochs of stacks, one after the other. A run that diverges before an epoch has no
-    state there.
+    `progress(done, total)` counts epochs of all stacks. A run that diverges before an epoch has no state there.
     """
     sorted_epochs = sorted(set(epochs))
     for spec in specs:
@@ -106,9 +105,9 @@ def states_at(
 def _train(
     stack_plan: StackPlan, epochs: Sequence[int], device: torch.device, data_root: Path | None
 ) -> Iterator[tuple[int, list[State]]]:
-    """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
+    """Train a stack to the last of `epochs`; yields each epoch, with the states of its runs if it is in `epochs`."""
     specs = stack_plan.specs
-    untested = [dataclasses.replace(spec, test="never") for spec in specs]  # which takes time and changes no weight
+    untested = [dataclasses.replace(spec, test="never") for spec in specs]  # a test takes time and changes no weight
     with products_of(specs[0].precision):
         stack = Stack(untested, load_for(specs[0], data_root), device=device, strategy=stack_plan.strategy)
         while not stack.finished and stack.epoch < epochs[-1]:
@@ -117,7 +116,7 @@ def _train(
 
 
 def _states(stack: Stack, specs: Sequence[RunSpec]) -> list[State]:
-    """As it stands, without runs that diverged."""
+    """The current states of a stack, without runs that diverged."""
     views = {name: view.cpu() for name, view in stack.parameters.views(stack.weights).items()}
     states = []
     for r, spec in enumerate(specs):

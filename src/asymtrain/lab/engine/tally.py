@@ -16,7 +16,7 @@ _OF_BRANCHES = (
 
 
 class Totals(NamedTuple):
-    """One run's means over an epoch, by the names of `Epoch`; what was not measured, or is undefined, is None."""
+    """One run's means over an epoch, with the names of `Epoch`; None if not measured or undefined."""
 
     main_loss: float
     auxiliary_loss: float
@@ -31,7 +31,7 @@ class Totals(NamedTuple):
 
 
 class Tally:
-    """Accumulators of R runs: rows of one tensor, so that reading them is one copy."""
+    """Accumulators of R runs: rows of one tensor, so that reading them takes one copy."""
 
     MAIN, AUXILIARY, CORRECT, COSINE, SQUARE, COUNT, NEGATIVE, LEAST, MOST, STEPS, MAIN_NORM, AUXILIARY_NORM = range(12)
 
@@ -65,7 +65,7 @@ class Tally:
         self.sums[self.AUXILIARY_NORM] += auxiliary.sqrt()
 
     def read(self, images: int) -> list[Totals]:
-        """Means of each run over an epoch of so many images."""
+        """Each run's means over an epoch of this number of images."""
         return [_totals(row, images) for row in self.sums.T.tolist()]
 
     def state(self) -> dict[str, Tensor]:
@@ -73,7 +73,7 @@ class Tally:
 
 
 def epoch_record(spec: RunSpec, number: int, totals: Totals, accuracies: Accuracies, seconds: float) -> Epoch:
-    """The record of a run's epoch; a Plain run has nothing on the auxiliary side."""
+    """The record of a run's epoch; a Plain run has no auxiliary values."""
     values = totals._asdict() | ({} if spec.redundancy else dict.fromkeys(_OF_BRANCHES))
     validation, test = accuracies
     return Epoch(epoch=number, validation_accuracy=validation, test_accuracy=test, seconds=seconds, **values)

@@ -1,10 +1,10 @@
 """A module's forward in training as a graph of plain operations, recorded while it runs once.
 
-The compiler cannot see into keyed draws: `Draws` works below it. In a graph they are operations like any other, whose
-key and step are inputs. A graph can also be changed: what a library does badly is put in another form.
+The compiler cannot see into keyed draws, since `Draws` works below it. In a graph they are ordinary operations, with
+key and step as inputs. A graph can also be changed: operations that a library does badly are replaced.
 
-What a forward does about gradients by hand (`no_grad` for a part of it, functions with a backward of their own) is not
-in a record. So a graph is taken only where its outputs, buffers and gradients are those of the forward itself.
+A record does not contain what a forward does to gradients (`no_grad` for a part of it, functions with their own
+backward). So a graph is used only if its outputs, buffers and gradients equal those of the forward itself.
 """
 
 import operator
@@ -26,20 +26,20 @@ from asymtrain.lab.engine.parameters import stack_aligned
 from asymtrain.models import Outputs, Parameters
 
 aten = torch.ops.aten
-Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # of a stack
-_SAME, _CLOSE = 1e-3, 0.05  # of a norm; the same operations add up in any order, changed ones round otherwise
+Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # a forward of a stack
+_SAME, _CLOSE = 1e-3, 0.05  # relative to a norm; sums may have another order, replaced operations other rounding
 _LARGE = 2.0**20
 _FEW_PIXELS = 4  # of a map
 _BATCH_NORMS = {aten.cudnn_batch_norm.default, aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 
 
 def needs_record(network: ModuleNetwork) -> bool:
-    """Whether the compiler makes more of a record than of the module: it draws, or has depthwise convolutions."""
+    """Whether the compiler does better with a record than with the module: it draws, or has depthwise convolutions."""
     return network.draws or any(isinstance(part, nn.Conv2d) and _is_depthwise(part.weight) for part in _parts(network))
 
 
 def batches(network: ModuleNetwork) -> bool:
-    """Whether runs gain from going through a module at once: those of convolutions do not become larger products."""
+    """Whether batching runs through a module is faster: runs of convolutions do not merge into larger products."""
     convolutions = [part for part in _parts(network) if isinstance(part, nn.modules.conv._ConvNd)]
     return all(isinstance(part, nn.Conv2d) and _is_of_patches(part) for part in convolutions)
 
@@ -47,9 +47,9 @@ def batches(network: ModuleNetwork) -> bool:
 def record(
     network: ModuleNetwork, parameters: Parameters, images: Tensor, training: Training, *, runs: int = 1
 ) -> Recorded | None:
-    """The forward of a stack of so many runs, recorded on a stack of one; None where a graph cannot stand for it.
+    """The forward of a stack of `runs` runs, recorded on a stack of one; None if a graph cannot replace it.
 
-    Nothing that is given changes.
+    The arguments do not change.
     """
     names, buffer_names = sorted(network.trained), sorted(training.buffers)
 
@@ -68,13 +68,13 @@ def record(
             if not _agree(forward, graph, arguments, _SAME):
                 return None
             if runs > 1 and any(node.target in _BATCH_NORMS for node in graph.graph.nodes):
-                return None  # vmap has a rule that may leave their statistics as they were
+                return None  # under vmap their statistics may not be updated
             _spell_out(graph, together=runs > 1)
             if not _agree(forward, partial(_first_of_two, graph) if runs > 1 else graph, arguments, _CLOSE):
                 return None
     except Exception as problem:  # modules fail to record in many ways
         if is_out_of_memory(problem):
-            raise  # half of the stack may have room for it
+            raise  # half of the stack may fit
         return None
 
     def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
@@ -82,7 +82,7 @@ def record(
         return _for_all(graph)(values, buffers, images, training.keys, training.step)
 
     def alone(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
-        # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
+        # The gradient of a squeezed view is a view; the gradient of an indexed row is a copy into zeros.
         values = [parameters[name].squeeze(0) for name in names]
         buffers = [training.buffers[name][0] for name in buffer_names]
         logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
@@ -92,12 +92,12 @@ def record(
 
 
 def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
-    """The outputs of a run that goes through the graph beside its own copy."""
+    """The outputs of a run that goes through the graph together with a copy of itself."""
     values, buffers, images, key, step = arguments
     values, images, key = tree_map(lambda value: torch.stack([value, value]), (values, images, key))
-    pairs = [stack_aligned([buffer, buffer]) for buffer in buffers]  # as a stack has them
+    pairs = [stack_aligned([buffer, buffer]) for buffer in buffers]  # aligned as in a stack
     with warnings.catch_warnings():
-        # An operation that vmap has no rule for is called once for each run, one after the other: streams are faster.
+        # vmap calls an operation without a rule once for each run in turn: then streams are faster.
         warnings.filterwarnings("error", ".*performance drop.*batching rule")
         outputs = _for_all(graph)(values, pairs, images, key, step)
     for buffer, pair in zip(buffers, pairs, strict=True):
@@ -106,7 +106,7 @@ def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _for_all(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """The graph for several runs at once; the step is the same for all."""
+    """The graph for several runs at once; all have the same step."""
     return vmap(graph, in_dims=(0, 0, 0, 0, None))
 
 
@@ -119,8 +119,8 @@ def _agree(
         inputs = arguments()
         logits, features = form(*inputs)
         outputs = [logits, *features]
-        # Weights that differ: a plain sum may not depend on anything, as that of normalised features. Large ones: a
-        # backward by hand may treat large gradients otherwise, as where it clips them.
+        # Unequal weights, since a plain sum may be constant, as with normalised features. Large ones, since a custom
+        # backward may treat large gradients differently, for example clip them.
         products = [
             (value.float() * torch.linspace(-_LARGE, _LARGE, value.numel(), device=value.device).view_as(value)).sum()
             for value in outputs
@@ -135,37 +135,37 @@ def _agree(
 def _all_close(values: Sequence[Tensor | None], others: Sequence[Tensor | None], tolerance: float) -> bool:
     if [value is None for value in values] != [value is None for value in others]:
         return False
-    # Buffers may be infinite by intent: the mask of an attention.
+    # Buffers may be infinite on purpose, such as an attention mask.
     pairs = [
         (a.detach().double().nan_to_num(0, 0, 0), b.detach().double().nan_to_num(0, 0, 0))
         for a, b in zip(values, others, strict=True)
         if a is not None and b is not None
     ]
-    # What is zero but for rounding, such as the gradient of a bias before a normalisation, is not compared.
+    # Values that are 0 up to rounding, such as the gradient of a bias before a normalisation, always agree.
     least = tolerance**2 * max((float(a.norm()) for a, _ in pairs), default=0.0)
     return all(float((a - b).norm()) <= tolerance * float(a.norm()) + least for a, b in pairs)
 
 
 def _spell_out(graph: fx.GraphModule, together: bool) -> None:
-    """Replace operations that a compiled graph would do wrong or slowly, `together` for several runs at once."""
+    """Replace operations that are wrong or slow in a compiled graph; `together`: for several runs at once."""
     for node in list(graph.graph.nodes):
         if node.target in _BATCH_NORMS:
-            # It changes its buffers without saying so; the function that a module calls is treated as it should be.
+            # It changes its buffers without declaring it; the compiler handles `F.batch_norm` correctly.
             for user in [user for user in node.users if not user.users]:
-                graph.graph.erase_node(user)  # statistics of the batch, which a backward pass would want
+                graph.graph.erase_node(user)  # unused batch statistics, meant for a backward pass
             assert all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
             node.target = _batch_norm
         elif node.target is aten.convolution.default and _is_small_depthwise(node):
             node.target = _depthwise_on_few_pixels
         elif together and node.target is aten.convolution.default:
-            node.target = _product_of_patches  # several runs would be groups of a convolution, which are slow
+            node.target = _product_of_patches  # batched runs would become a grouped convolution, which is slow
         elif together and node.target in (aten.view.default, aten._unsafe_view.default):
-            node.target = aten.reshape.default  # with an axis of runs, values may lie otherwise in memory
+            node.target = aten.reshape.default  # with an axis of runs the memory layout may differ
     graph.recompile()
 
 
 def _product_of_patches(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: Sequence[int], *_: object) -> Tensor:
-    """A convolution (B, C, H, W) whose stride is its kernel's size."""
+    """A convolution (B, C, H, W) whose stride is its kernel's size, as a matrix product."""
     (images, channels, height, width), (down, right) = maps.shape, stride
     rows, columns = height // down, width // right
     cut = maps[:, :, : rows * down, : columns * right]
@@ -191,9 +191,9 @@ def _batch_norm(
 def _depthwise_on_few_pixels(
     maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: object, padding: Sequence[int], *_: object
 ) -> Tensor:
-    """A depthwise convolution (B, C, H, W) as sums over pixels: on few of them cuDNN has a launch for each channel."""
+    """A depthwise convolution (B, C, H, W) as sums over pixels: on few pixels cuDNN launches once for each channel."""
     height, width = maps.shape[2:]
-    wide = F.pad(kernel[:, 0].float(), (width, width, height, height))  # of pixels that the kernel does not reach: 0
+    wide = F.pad(kernel[:, 0].float(), (width, width, height, height))  # 0 for pixels outside the kernel
     inputs, rows = maps.float(), []
     for y in range(height):
         top, row = height + padding[0] - y, []

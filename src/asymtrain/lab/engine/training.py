@@ -1,4 +1,4 @@
-"""Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
+"""Specs in, runs out: plan stacks, train them one after the other, yield finished runs."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,32 +19,32 @@ from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 CHECKPOINT_SECONDS = 60.0
-CHECKPOINT_SHARE = 0.02  # of the time, at most: what writing checkpoints may cost
+CHECKPOINT_SHARE = 0.02  # writing checkpoints may take at most this share of the time
 REPORT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class StackProgress:
-    """Where a stack is: reported at its start, after every epoch, and a few times a second within a long one."""
+    """A stack's progress: reported at its start, after every epoch, and a few times a second within a long epoch."""
 
     stack: str
     runs: int
     epoch: int  # epochs finished by each of its runs
     epochs: int
     images: int  # trained on so far in this process, summed over runs
-    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # since its last report; in the first, those of its checkpoint
-    part: float = 0.0  # of the epoch that has begun, how much is trained
-    model: object = None  # tells stacks of one model from those of another
+    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs since the last report; in the first, the checkpoint's
+    part: float = 0.0  # the trained share of the current epoch
+    model: object = None  # a key that distinguishes stacks of different models
 
     @property
     def trained(self) -> float:
-        """Epochs, summed over runs."""
+        """Trained epochs, summed over runs."""
         return self.runs * (self.epoch + self.part)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a whole execution is."""
+    """The progress of a whole execution."""
 
     runs_total: int
     runs_done: int
@@ -53,13 +53,13 @@ class Progress:
     images_per_second: float  # summed over runs
     seconds_left: float | None
     note: str = ""
-    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs have finished since the last report
-    finished: tuple[Run, ...] = ()  # runs that have ended since then
-    epochs_here: int = 0  # of `epochs_done`, those that this execution has trained: the others were checkpoints'
+    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs finished since the last report
+    finished: tuple[Run, ...] = ()  # runs that ended since the last report
+    epochs_here: int = 0  # epochs of `epochs_done` that this execution trained; the others come from checkpoints
 
 
 def model_of(spec: RunSpec) -> object:
-    """The model with its options, which mostly decides how long an epoch takes."""
+    """The model with its options, which mainly determines how long an epoch takes."""
     return spec.arch, spec.arch_options
 
 
@@ -90,11 +90,11 @@ def train_stack(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Run] | None:
-    """Train one stack, from its checkpoint where there is one.
+    """Train one stack, from its checkpoint if there is one.
 
-    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `begin`
-    is called when all is compiled, before the first step; `note` with a line about a damaged checkpoint. `sources` are
-    fingerprints by spec id, which its plan keeps.
+    Returns None if `stop` ended it after an epoch, or `interrupt` after a step; a checkpoint is then written. `begin`
+    is called when everything is compiled, before the first step; `note` with a line about a damaged checkpoint.
+    `sources` are fingerprints by spec id, which the plan file keeps.
     """
     folder = open_checkpoint(checkpoints, stack_plan, sources) if checkpoints else None
     with products_of(stack_plan.specs[0].precision):
@@ -120,7 +120,7 @@ def train_stack(
 
 
 class _Watch:
-    """Reports progress a few times a second, and says when a checkpoint is due."""
+    """Reports progress a few times a second, and decides when a checkpoint is due."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Watch:
         self.id, self.stack, self.progress, self.interrupt = stack_plan.id, stack, progress, interrupt
         self.checkpoint_seconds = checkpoint_seconds
         self.before = self._images()
-        self.epochs_reported = 0  # epochs that were reported
+        self.epochs_reported = 0
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -164,7 +164,7 @@ class _Watch:
         return time.monotonic() > self.due
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint. A stack of CNNs is 600 MB: where that takes long, the next one comes later."""
+        """Write a checkpoint. A stack of CNNs is 600 MB: if writing takes long, the next one comes later."""
         begun = time.monotonic()
         save_checkpoint(folder, self.stack)
         now = time.monotonic()
@@ -178,7 +178,7 @@ class _Watch:
 
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
-    """The dataset that a spec names; one at a time is kept, since CIFAR takes 180 MB."""
+    """The dataset that a spec names; only one is kept in memory, since CIFAR takes 180 MB."""
     key = (spec.dataset, spec.dataset_options, data_root, state_of_files(spec.dataset))
     if key not in _LOADED:
         _LOADED.clear()

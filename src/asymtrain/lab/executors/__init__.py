@@ -1,8 +1,8 @@
-"""Where stacks run, and how their runs come into the store: `execute`.
+"""Where stacks run, and how their runs get into the store: `execute`.
 
-An executor takes stacks and yields what came of each. `execute` does the rest for all of them: it skips what the
-store has, continues stacks that were interrupted with the members they had, stores each run as it is finished,
-and records failures without stopping the others.
+An executor takes stacks and yields the outcome of each. `execute` does the rest for all executors: it skips runs that
+are in the store, resumes interrupted stacks with their original members, stores each run once it is finished, and
+records failures without stopping the other stacks.
 """
 
 import threading
@@ -31,13 +31,13 @@ from asymtrain.lab.store.store import LEASE
 from asymtrain.lab.texts import counted
 
 EXECUTORS = ("local", "ray")
-RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
+RENEW_SECONDS = LEASE / 4  # between renewals of claims: several may fail before other machines take the runs over
 
 __all__ = ["EXECUTORS", "Workers", "check_data", "check_executor", "check_sources", "execute"]
 
 
 class Executor(Protocol):
-    """Where stacks train."""
+    """Trains stacks, on this machine or on a cluster."""
 
     @property
     def device(self) -> torch.device:
@@ -45,10 +45,10 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many stacks can train at the same time."""
+        """The number of stacks that can train at the same time."""
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
-        """Train all stacks and yield what came of each, as it comes; closing the iterator ends the training."""
+        """Train all stacks and yield each outcome as it comes; closing the iterator ends the training."""
 
 
 def execute(
@@ -65,13 +65,13 @@ def execute(
     checkpoint_seconds: float = 60.0,
     workers: Workers | None = None,
 ) -> Iterator[Run]:
-    """Train what is missing and yield every run of `specs`, stored ones first.
+    """Train the missing runs and yield every run of `specs`, stored ones first.
 
-    With a `store`, runs and checkpoints outlive this process: the same call goes on where it stopped. `minutes`
-    ends it cleanly at the next epoch. `fresh` trains again what the store holds. A run that another process is
-    training with the same store is left to it, with a note. `workers` serve several calls, where they are on this
-    machine. A model that cannot be built, or that is not the one of the store's runs, is refused at once, before
-    anything is written.
+    With a `store`, runs and checkpoints outlive this process: the same call resumes where it stopped. `minutes`
+    ends it cleanly at the next epoch after that time. `fresh` trains runs again that the store holds. A run that
+    another process is training with the same store is left to that process, with a note. `workers` are local workers
+    that several calls share. A model that cannot be built, or that differs from the one of the store's runs, is
+    refused at once, before anything is written.
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
@@ -81,7 +81,7 @@ def execute(
             f"{here[0]} is of this process, and {executor} trains in others: name a file (npz:FILE), or a function in "
             "one (package.module:function)"
         )
-    check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, and not when the first run is asked for
+    check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, not when the iterator is first advanced
     job = Job(data_root, None if store is None else checkpoints_of(store), deadline, checkpoint_seconds)
     where = _open_executor(executor, address, device, bool(here), workers)
     return _execute(missing, store, job, where, fresh, progress)
@@ -97,8 +97,8 @@ def _execute(
 ) -> Iterator[Run]:
     with where as chosen:
         workers = max(1, chosen.workers)
-        # Before anything is written. Workers begin in this folder and with this path, so they find the same files. If a
-        # node of a cluster lacks a file, its first stack fails and says so.
+        # Before anything is written. Workers start in this folder with this import path, so they find the same files.
+        # If a node of a cluster lacks a file, its first stack fails and says so.
         for name in _functions(missing, None if fresh else store):
             check_function(name)
         if store is None:
@@ -122,7 +122,7 @@ def _execute(
 
 
 def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:
-    """Functions that make the data or the model of a run which the store does not have."""
+    """Names of functions that make the data or the model of runs that are not in the store."""
     functions = {
         spec: {name for name, others in ((spec.dataset, SOURCES), (spec.arch, LIBRARIES)) if is_function(name, others)}
         for spec in specs
@@ -143,14 +143,14 @@ def _results(
     *,
     again: bool = False,
 ) -> Generator[Run]:
-    """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came.
+    """Train; store and yield finished runs; record failures, and raise the first one if no run was finished.
 
-    It also says if starting used up the time limit, since the same command would end in the same way again.
+    It also reports if starting used up the time limit, since the same command would end in the same way again.
     """
     reasons: list[str] = []
     held_back: list[str] = []
     done = 0
-    # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
+    # Closed explicitly: after an error (a full disk) the traceback would keep the iterator and its workers alive.
     with closing(executor.run(stacks, job, total)) as outcomes:
         for outcome in outcomes:
             if isinstance(outcome, Finished):
@@ -167,7 +167,7 @@ def _results(
                 if record is not None:
                     record.fail(outcome.plan.specs, outcome.reason)
                 note = f"{counted(len(outcome.plan.specs), 'run')} failed: {outcome.reason}"
-                # Of a single stack nothing may be left, which the refusal below says
+                # For a single stack the error below may say the same.
                 (total if len(stacks) > 1 else held_back.append)(note)
     if reasons and not done:
         raise UsageError(reasons[0])
@@ -181,14 +181,14 @@ def _results(
 def _renewed_claims(record: Store) -> Iterator[None]:
     """Renew this process's claims until the block ends.
 
-    By a thread of the process that writes the store, so that it does not matter where stacks train, nor how long a
-    step, a compilation or the wait for a node takes. A process that is gone or stopped renews nothing.
+    A thread of the process that writes the store does it, so it does not matter where stacks train, nor how long a
+    step, a compilation or the wait for a node takes. A process that has died or is suspended renews nothing.
     """
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(RENEW_SECONDS):
-            with suppress(StoreError):  # the disk is full, or locked for long: the next time may be better
+            with suppress(StoreError):  # the disk is full, or the store stays locked: the next renewal may succeed
                 record.renew()
 
     thread = threading.Thread(target=renew, name="renew claims", daemon=True)

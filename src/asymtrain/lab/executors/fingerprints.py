@@ -1,7 +1,7 @@
-"""A spec names a model and data, and what it names can change: fingerprints of both go with each run.
+"""A spec only names its model and data, and both can change: each run stores fingerprints of both.
 
-Before anything is trained or written, `check_sources` builds the models that are asked for and compares them, and the
-data, with what the store's runs were trained with. It costs one model for each kind of spec.
+Before anything is trained or written, `check_sources` builds the requested models and compares them, and the data,
+with those that the store's runs were trained with. This builds one model for each kind of spec.
 """
 
 import dataclasses
@@ -19,19 +19,19 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
-# What a forward in training depends on, the last one of an epoch among them.
+# The fields that a forward in training depends on, including the last one of an epoch.
 _TRIED = ("at", "head", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
 
 
 class Fingerprints(NamedTuple):
-    """Of the model with the initial values of seed 0, and of the data."""
+    """Fingerprints of the model with the initial values of seed 0, and of the data."""
 
     model: str
     data: str
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
-    """Of each kind of spec on a dataset, by `kind_of`."""
+    """The fingerprints of each kind of spec on a dataset, by `kind_of`."""
     first = first_of_each_kind(specs)
     return {kind_of(spec): Fingerprints(_model_fingerprint(spec, dataset), dataset.fingerprint) for spec in first}
 
@@ -39,7 +39,7 @@ def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[
 def with_sources(
     runs: Iterable[Run], fingerprints: dict[tuple[object, ...], Fingerprints], dataset: Dataset
 ) -> tuple[Run, ...]:
-    """The runs with their fingerprints, and with the classes that chance accuracy depends on."""
+    """The runs with their fingerprints, and with the class numbers that chance accuracy depends on."""
     return tuple(
         dataclasses.replace(
             run,
@@ -54,7 +54,7 @@ def with_sources(
 
 
 def kind_of(spec: RunSpec) -> tuple[object, ...]:
-    """What a model with the initial values of seed 0 depends on: its sizes follow from the data."""
+    """A key of everything that the model of seed 0 depends on; the data determine its sizes."""
     return (spec.dataset, spec.dataset_options, spec.arch, spec.arch_options, spec.initial_weights)
 
 
@@ -68,7 +68,7 @@ def first_of_each_kind(specs: Iterable[RunSpec]) -> list[RunSpec]:
 def check_sources(
     specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
 ) -> None:
-    """Refuse models and layers that cannot be built, and what is not what the store's runs were trained with."""
+    """Refuse models and layers that cannot be built, and models or data that changed since the store's runs."""
     models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
@@ -77,10 +77,10 @@ def check_sources(
         for spec, model_print, data_print in sources:
             models[kind_of(spec)] += [model_print] if model_print else []
             data[kind_of(spec)[:2]] += [data_print] if data_print else []
-    # By dataset, since one at a time is kept in memory.
+    # Sorted by dataset, since only one is kept in memory.
     for spec in sorted(first_of_each_kind(specs), key=lambda spec: repr(kind_of(spec)[:2])):
         kind = kind_of(spec)
-        # New models, and the backbones, need no comparison.
+        # A backbone without earlier runs needs no comparison.
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
@@ -101,7 +101,7 @@ def check_sources(
 def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:
     """Refuse data that are missing or broken, or that one of the backbones does not take.
 
-    Commands ask this before anything is written. Whether other models take them, `check_sources` sees.
+    Commands call this before anything is written. `check_sources` checks the data with other models.
     """
     for spec in {(*kind_of(spec), spec.head): spec for spec in specs}.values():
         dataset = load_for(spec, data_root)
@@ -110,7 +110,7 @@ def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:
 
 
 def _refuse(what: str, others: int, how: str, store: Path | None) -> None:
-    """Where there are runs of others."""
+    """Raise the error if `others`, a number of runs, is not 0."""
     if others:
         runs = f"{others} runs in {store} were" if others > 1 else f"a run in {store} was"
         cure = "give another --store, or train again what is asked for with --fresh (of run and search)"

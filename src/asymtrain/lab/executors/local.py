@@ -1,9 +1,8 @@
 """Stacks on this machine: a single one in this process, several in workers.
 
 On a CPU several single-threaded processes train small networks faster than one process with several threads, so
-every core gets a worker, and so does every GPU. Workers share nothing, not even a lock: each has a pipe of its own, so
-killing one at any moment harms no other, and its stack is given to a new one. A worker whose parent is gone ends at
-once.
+every core gets a worker, and so does every GPU. Workers share nothing, not even a lock: each has its own pipe, so
+killing one never harms another, and its stack goes to a new worker. A worker whose parent has died ends at once.
 """
 
 import multiprocessing
@@ -38,16 +37,16 @@ from asymtrain.lab.executors.outcomes import (
 from asymtrain.lab.machine import cores
 
 SHUTDOWN_SECONDS = 20.0
-STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
+STRIKES = 2  # a device that is lost so often in a row is no longer used, as long as there are others
 STOP = "stop"  # tells a worker to write a checkpoint and end its stack
-_Order = tuple[StackPlan, Job]  # to a worker: what it trains
+_Order = tuple[StackPlan, Job]  # sent to a worker: what to train
 
 
 @dataclass(frozen=True)
 class Local:
     """This machine. `device` without a number stands for all GPUs, or for all cores.
 
-    `in_process` trains on one of them and starts no worker: for what another process could not build or load.
+    `in_process` trains on one device and starts no worker: for models or data that another process could not load.
     """
 
     device: torch.device
@@ -75,13 +74,13 @@ class Local:
             slots = self.worker_pool.take(slots)
         waiting = Waiting(plans, job, report)
         if len(slots) == 1 and slots[0].pipe is None:
-            # In this process, until all are done or the device is lost.
+            # In this process, until all stacks are done or the device is lost.
             while stack_plan := waiting.take():
                 result = _work_here(stack_plan, job, slots[0].device, report)
                 yield from waiting.settle(result)
                 if isinstance(result, Lost) and not self.in_process:
                     break
-        # Not only with several: a device that this process has lost may work in a new process.
+        # Also for a single slot: a device that this process has lost may work in a new process.
         try:
             while waiting or any(slot.plan for slot in slots):
                 with held_interrupt():
@@ -93,21 +92,21 @@ class Local:
             _shut_down([slot for slot in slots if slot.plan or self.worker_pool is None])
 
     def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
-        """Where these stacks are trained; in this process where it is one slot, unless that has a kept worker."""
+        """Slots for these stacks. A single slot without a kept worker means training in this process."""
         return [_Slot(device) for device in self.devices[: max(1, len(plans))]]
 
 
 class Workers:
-    """Workers for several executions: starting them, and loading data in each, takes seconds every time.
+    """Workers that several executions share: starting one and loading its data takes seconds.
 
-    A context: its end is theirs.
+    A context manager: at its end the workers end.
     """
 
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
 
     def take(self, requests: "list[_Slot]") -> "list[_Slot]":
-        """Slots like these, with the workers that are there. Others end on a GPU, whose memory they would hold."""
+        """Slots like these, with existing workers if possible. Unused GPU workers are ended, to free GPU memory."""
         unused, slots = sorted(self._slots, key=lambda slot: slot.pipe is None), []
         for slot in requests:
             if (old := next((old for old in unused if old.device == slot.device), None)) is not None:
@@ -126,29 +125,29 @@ class Workers:
 
 @dataclass(eq=False)
 class _Slot:
-    """A device; where it has a worker, the process and this end of its pipe; what it trains."""
+    """A device; if it has a worker, its process and our end of the pipe; and the stack that it trains."""
 
     device: torch.device
     process: Any = None
     pipe: Connection | None = None
     plan: StackPlan | None = None
-    trained: bool = False  # has its stack reported a step, so that it holds more than its last checkpoint?
+    trained: bool = False  # whether its stack has reported a step, so that stopping needs a checkpoint
     strikes: int = 0
 
     def end(self) -> None:
-        """Its stack has ended."""
+        """Mark the slot as free."""
         self.plan, self.trained = None, False
 
 
 def _work_here(stack_plan: StackPlan, job: Job, device: torch.device, report: Report) -> Result:
-    """Train a stack in this process; a Ctrl-C is held back from the first step on."""
+    """Train a stack in this process; from the first step on, Ctrl-C waits for a checkpoint."""
     begun = threading.Event()
     with held_interrupt(begun.is_set) as interrupted:
         return work(stack_plan, job, device, report, interrupted, begun.set)
 
 
 def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
-    """Give a stack to every device that has none."""
+    """Give a waiting stack to each free device."""
     for slot in slots:
         if slot.plan is None and (stack_plan := waiting.take()):
             pipe = slot.pipe or _start(slot)
@@ -157,7 +156,7 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
 
 
 def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
-    """Pass on messages of the workers, and return how stacks ended."""
+    """Pass on the workers' messages, and return the results of stacks that ended."""
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     ready = wait([pipe for _, pipe in workers], timeout=0.2)
     results: list[Result] = []
@@ -180,7 +179,7 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
 
 
 def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> Result:
-    """Mark the worker as free. After a lost device it ends; the device is left out if that happens again."""
+    """Mark the worker as free. It ends if its device was lost; a device that is lost again is removed."""
     slot.end()
     if isinstance(result, Finished):
         slot.strikes = 0
@@ -206,17 +205,17 @@ def _start(slot: _Slot) -> Connection:
 
 @contextmanager
 def _child_settings(device: torch.device) -> Iterator[None]:
-    """The environment in which workers start."""
+    """A context with the environment in which workers start."""
     main, threads = sys.modules["__main__"], os.environ.get("OMP_NUM_THREADS")
-    # A worker would import the caller's script, and run it where it has no `if __name__ == "__main__"`.
+    # Else a worker imports the caller's script, which runs if it lacks `if __name__ == "__main__"`.
     sys.modules["__main__"] = types.ModuleType("__main__")
     if device.type == "cpu":
-        # Threads of several processes would fight for the cores: two by two threads ran 20 times slower than one.
+        # Threads of several processes compete for the cores: two processes with two threads each ran 20 times slower.
         os.environ["OMP_NUM_THREADS"] = "1"
-    # Ctrl-C reaches every process of a terminal; here the parent alone answers it, and asks for checkpoints.
+    # Ctrl-C reaches every process of a terminal; only the parent handles it, and asks the workers for checkpoints.
     mask, blocked = getattr(signal, "pthread_sigmask", None), None  # not on every system
     if mask:
-        multiprocessing.resource_tracker.ensure_running()  # starting it with the first child would lift the block
+        multiprocessing.resource_tracker.ensure_running()  # starting it with the first child would unblock the signal
         blocked = mask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -231,10 +230,10 @@ def _child_settings(device: torch.device) -> Iterator[None]:
 
 def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
-    sys.stdout = sys.stderr  # a model may print, and stdout is for the answer of the command
+    sys.stdout = sys.stderr  # a model may print, and stdout is for the command's results
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
-        # A progress bar, and torch's compiler has one, makes a lock for all processes. This process ends without
+        # A tqdm bar, which torch's compiler has, makes a lock shared by all processes. This process ends without
         # releasing it, and Python would report a leak.
         from tqdm import tqdm
 
@@ -243,13 +242,13 @@ def _serve(pipe: Connection, device: torch.device) -> None:
     stopped = threading.Event()
 
     def listen() -> None:
-        """A second thread: it receives a stop, or sees the parent's end, in the middle of a stack."""
+        """A second thread, which receives a stop or notices the parent's end while a stack trains."""
         while (message := _receive(pipe)) is not None:
             if message == STOP:
                 stopped.set()
             else:
                 plans.put(message)
-        os._exit(0)  # files are whole at every moment, and nobody waits for the rest
+        os._exit(0)  # files are complete at any moment, and the parent is gone
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
@@ -261,7 +260,7 @@ def _serve(pipe: Connection, device: torch.device) -> None:
 
 
 def _shut_down(slots: list[_Slot]) -> None:
-    """End the workers, those that train with a checkpoint; one that starts or compiles has nothing to keep."""
+    """End the workers. Those that train write a checkpoint; one that starts or compiles has nothing to save."""
     until = time.monotonic() + SHUTDOWN_SECONDS
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     try:
@@ -269,16 +268,16 @@ def _shut_down(slots: list[_Slot]) -> None:
             if slot.trained:
                 _send(pipe, STOP)
         for slot, pipe in workers:
-            # Keep reading: a worker that cannot send cannot end.
+            # Keep reading: a worker blocked in `send` cannot end.
             while slot.trained and time.monotonic() < until:
                 if pipe.poll(0.1) and isinstance(_receive(pipe), Result | None):
                     slot.end()
     finally:
-        # A second Ctrl-C comes here at once.
+        # A second Ctrl-C jumps here.
         for slot, pipe in workers:
             pipe.close()
             slot.end()
-        until = time.monotonic() + 1.0  # for all of them: one that starts would import to the end first
+        until = time.monotonic() + 1.0  # shared by all: a worker that is starting would first finish its imports
         for slot, _ in workers:
             slot.process.join(timeout=max(0.0, until - time.monotonic()))
             if slot.process.is_alive():
@@ -288,12 +287,12 @@ def _shut_down(slots: list[_Slot]) -> None:
 
 
 def _send(pipe: Connection, message: _Order | str) -> None:
-    with suppress(OSError):  # the worker is dead, which shows when its pipe is read
+    with suppress(OSError):  # the worker has died, which is noticed when its pipe is read
         pipe.send(message)
 
 
 def _receive(pipe: Connection) -> Any:
-    """The next message of the other end; None if it died, which may be in the middle of a message."""
+    """The other end's next message; None if it died, perhaps in the middle of a message."""
     try:
         return pipe.recv()
     except (EOFError, OSError):

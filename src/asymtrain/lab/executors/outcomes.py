@@ -1,8 +1,8 @@
 """What all executors share: the function that they run on a stack, its progress, and its outcome.
 
-- `work` trains a stack and says what came of it; `held_interrupt` keeps a Ctrl-C out of it.
-- `Waiting` is the queue that a stack which was lost or too large comes back to.
-- `ProgressSum` makes what a user sees of what stacks report: runs, epochs, images per second, time left.
+- `work` trains a stack and returns its outcome; `held_interrupt` delays a Ctrl-C meanwhile.
+- `Waiting` is the queue of stacks; a stack that was lost or too large returns to it.
+- `ProgressSum` adds up the reports of stacks for the user: runs, epochs, images per second, time left.
 """
 
 import errno
@@ -43,18 +43,18 @@ class _Broken(_Ended):
 
 @dataclass(frozen=True)
 class Finished(_Ended):
-    """All runs of a stack are trained, diverged ones included, by the code that `provenance` names."""
+    """All runs of a stack are trained or have diverged; `provenance` names the code."""
 
     runs: tuple[Run, ...]
     provenance: Provenance
 
 
 class Stopped(_Ended):
-    """The stack was ended by the time limit or by the user, with a checkpoint behind it."""
+    """The time limit or the user ended the stack, after a checkpoint."""
 
 
 class TooLarge(_Ended):
-    """The device's memory cannot hold the stack: its halves may fit."""
+    """The stack does not fit into the device's memory; its halves may."""
 
 
 class Failed(_Broken):
@@ -62,16 +62,16 @@ class Failed(_Broken):
 
 
 class Lost(_Broken):
-    """The stack's process or device broke: another one may do better."""
+    """The stack's process or device failed; another one may work."""
 
 
 Outcome = Finished | Stopped | Failed  # the end of a stack
-Result = Outcome | TooLarge | Lost  # of one try
+Result = Outcome | TooLarge | Lost  # of one attempt
 Report = Callable[[StackProgress | str], None]  # progress, or a note for the user
-Interrupt = Callable[[], bool]  # has a Ctrl-C come?
+Interrupt = Callable[[], bool]  # whether Ctrl-C was pressed
 
-ATTEMPTS = 3  # a stack whose process or device breaks this often is given up
-# After one of these a process cannot use its device again.
+ATTEMPTS = 3  # a stack whose process or device fails so often has failed
+# After one of these errors a process cannot use its device again.
 _DEVICE_LOST = ("CUDA error", "CUDA driver", "No CUDA GPUs", "cudaGetDeviceCount", "cuDNN error", "Triton Error [CUDA]")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -82,7 +82,7 @@ class Job:
 
     data_root: Path | None = None
     checkpoints: Path | None = None
-    deadline: float | None = None  # seconds of the wall clock: processes and machines share it
+    deadline: float | None = None  # in wall-clock seconds, which processes and machines share
     checkpoint_seconds: float = 60.0
 
     def is_over(self) -> bool:
@@ -97,7 +97,7 @@ def work(
     interrupt: Interrupt = lambda: False,
     begin: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Train a stack and return its outcome; no exception of the training leaves this function."""
+    """Train a stack and return its outcome; an exception of the training becomes an outcome."""
     try:
         with one_thread(device):
             dataset = load_for(stack_plan.specs[0], job.data_root)
@@ -116,13 +116,13 @@ def work(
                 sources={spec.id: fingerprints[kind_of(spec)] for spec in first_of_each_kind(stack_plan.specs)},
             )
         if device.type == "cuda":
-            _free(device)  # before the next one comes: together they may be too large
+            _free(device)  # now: together with the next stack it may be too large
         if runs is None:
             return Stopped(stack_plan)
         return Finished(stack_plan, with_sources(runs, fingerprints, dataset), current())
-    except Exception as problem:  # one stack's bug must not cost the others their work; the reason is recorded
+    except Exception as problem:  # one stack's bug must not stop the others; the reason is recorded
         result = _explain(stack_plan, problem)
-    # Not in the handler: the exception holds the tensors that must go. A lost device may refuse even that.
+    # Not in the handler, where the exception keeps the tensors alive. On a lost device even this may fail.
     if isinstance(result, TooLarge | Lost):
         _free(device)
     return result
@@ -143,7 +143,7 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
     if is_out_of_memory(problem):
         return TooLarge(stack_plan)
     if isinstance(problem, RuntimeError) and any(part in text for part in _DEVICE_LOST):
-        # The compiler wraps errors: the line that says what happened need not be the first.
+        # The compiler wraps errors, so the line with the cause need not be the first.
         return Lost(stack_plan, next(line for line in text.splitlines() if any(part in line for part in _DEVICE_LOST)))
     if isinstance(problem, OSError) and problem.errno in _DISK:
         return Failed(stack_plan, f"no checkpoint can be written ({problem.strerror}): {problem.filename or 'disk'}")
@@ -153,14 +153,13 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
 
 @contextmanager
 def held_interrupt(is_due: Callable[[], bool] = lambda: True) -> Iterator[Interrupt]:
-    """Hold a Ctrl-C back until the end of the block, and say whether one came; a second one is not held.
+    """Delay a Ctrl-C until the end of the block, and yield a function that says whether one came.
 
-    In the middle of a training step or of a message it would leave half of it; as long as `is_due` says that there is
-    nothing to lose yet, it is not held either. The handler is called at once, since it may tell the user: only what it
-    raises is held.
+    It must not interrupt a training step or a message. A second Ctrl-C is not delayed, nor is any while `is_due` is
+    False: then nothing can be lost. The handler runs at once, since it may inform the user; what it raises is delayed.
     """
     handler = signal.getsignal(signal.SIGINT)
-    # Python calls handlers in the main thread alone. A process in the background may ignore Ctrl-C: so do we.
+    # Python calls handlers only in the main thread. If the process ignores Ctrl-C (in the background), so do we.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield lambda: False
         return
@@ -186,7 +185,7 @@ def held_interrupt(is_due: Callable[[], bool] = lambda: True) -> Iterator[Interr
 
 
 class Waiting:
-    """A queue of stacks. A stack that was lost waits again, one that was too large as its halves."""
+    """A queue of stacks. A lost stack returns to it; of one that was too large, the halves do."""
 
     def __init__(self, plans: list[StackPlan], job: Job, report: Report) -> None:
         self.plans, self.job, self.report = deque(plans), job, report
@@ -196,13 +195,13 @@ class Waiting:
         return bool(self.plans)
 
     def take(self) -> StackPlan | None:
-        """The next stack; none after the deadline."""
+        """The next stack; None after the deadline."""
         if self.job.is_over():
             self.plans.clear()
         return self.plans.popleft() if self.plans else None
 
     def settle(self, result: Result) -> list[Outcome]:
-        """The stack's outcome, unless it is to be tried again."""
+        """The stack's outcome; empty if it will be tried again."""
         if isinstance(result, TooLarge):
             return self._halve(result.plan)
         if not isinstance(result, Lost):
@@ -221,10 +220,10 @@ class Waiting:
         except UsageError as problem:
             return [Failed(stack_plan, str(problem))]
         size = len(stack_plan.specs)
-        self.report(StackProgress(stack_plan.id, size, 0, stack_plan.specs[0].epochs, 0))  # its halves begin anew
+        self.report(StackProgress(stack_plan.id, size, 0, stack_plan.specs[0].epochs, 0))  # its halves start over
         self.report(f"a stack of {size} runs did not fit into memory: going on with two of half the size")
         if self.job.checkpoints is not None:
-            # On a full disk the halves go on all the same.
+            # The halves train even if the disk is full.
             with suppress(OSError):
                 for half in halves:
                     open_checkpoint(self.job.checkpoints, half)
@@ -235,7 +234,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class _Span:
-    """When a stack was first and last seen to train, and the epochs it had at first, summed over runs."""
+    """When a stack was first and last seen training, and the epochs that it had at first, summed over runs."""
 
     start: float
     end: float
@@ -243,7 +242,7 @@ class _Span:
 
 
 class ProgressSum:
-    """Adds up the reports of all stacks and passes them on; epochs are also logged beside the checkpoints."""
+    """Adds up the reports of all stacks and passes them on; also logs epochs beside the checkpoints."""
 
     def __init__(
         self,
@@ -267,7 +266,7 @@ class ProgressSum:
     def __call__(self, message: StackProgress | str) -> None:
         if isinstance(message, StackProgress):
             here = message.epoch * message.runs
-            # A stack that was lost may go on from an older checkpoint than it began with, or anew.
+            # A lost stack may resume from an older checkpoint than it started with, or start over.
             self.first_epochs[message.stack] = min(here, self.first_epochs.get(message.stack, here))
             self._time(message)
             self.latest[message.stack] = message
@@ -288,7 +287,7 @@ class ProgressSum:
 
     @property
     def epochs_here(self) -> int:
-        """Epochs, summed over runs, that this execution has trained: those of a checkpoint were there before."""
+        """The epochs that this execution trained, summed over runs, without those of checkpoints."""
         return self.epochs_done - sum(self.first_epochs.values())
 
     def current(self) -> Progress:
@@ -299,18 +298,18 @@ class ProgressSum:
         return Progress(self.runs_total, self.runs_done, self.epochs_total, done, rate, left, epochs_here=here)
 
     def _time(self, message: StackProgress) -> None:
-        """Note since when a stack trains: its start, where code is compiled, says nothing about the rest."""
+        """Note since when a stack trains; its start, which compiles code, is not counted: it says nothing on speed."""
         now, trained = time.monotonic(), message.trained
         before, span = self.latest.get(message.stack), _Span(now, now, message.trained)
-        # It begins; or it was lost, and begins again; or this is the first report after its start.
+        # A new span if the stack starts, restarts after a loss, or reports for the first time after its start.
         if before is not None and before.trained <= trained and (before.images or message.epoch == message.epochs):
             span = replace(self.spans[message.stack], end=now)
         self.spans[message.stack] = span
 
     def _seconds_left(self) -> float | None:
-        """By the speed of each model; None while a model has no speed yet.
+        """An estimate from the speed of each model; None while a model has no speed yet.
 
-        Epochs of an MLP say nothing about those of a CNN: an estimate by all epochs would climb when the CNN begins.
+        Per model, since an MLP's epochs say nothing about a CNN's: one common speed would be wrong once the CNN starts.
         """
         epochs_left = dict[object, float](self.epochs_of)
         here, seconds = defaultdict[object, float](float), defaultdict[object, float](float)

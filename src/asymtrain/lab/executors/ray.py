@@ -2,11 +2,11 @@
 
     driver (this process)                            a worker, on any node
       submits every stack          -- plan -->         trains it: `outcomes.work`
-      shows progress and notes   <-- mailbox --        from its checkpoint, where it sees the driver's folder
+      shows progress and notes   <-- mailbox --        from its checkpoint, if it sees the driver's folder
       stores the runs            <-- result --
 
-The driver alone writes the store. A stack whose worker or node dies is submitted again. Ray's own retries are off:
-they would not tell the user, nor count.
+Only the driver writes the store. A stack whose worker or node dies is submitted again. Ray's own retries are off:
+they would neither inform the user nor count as attempts.
 """
 
 import logging
@@ -35,11 +35,11 @@ from asymtrain.lab.files import at_home
 from asymtrain.lab.machine import cores
 from asymtrain.lab.texts import counted
 
-OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
+OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster, through which only plans and rows pass
 POLL_SECONDS = 0.2
-MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
-LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
-PATIENCE = 8.0  # seconds for a connection
+MAILBOX_SECONDS = 30.0  # a machine with all cores busy answers slowly
+LOOK_SECONDS = 10.0  # between checks that the cluster still has what stacks need
+PATIENCE = 8.0  # seconds to wait for a connection
 # Variables that workers get from the driver: where the data, the sources and compiled code are.
 PASSED_ON = ("ASYMTRAIN_DATA", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this machine"
@@ -47,7 +47,7 @@ FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this mach
 
 @contextmanager
 def ray_cluster(address: str | None, device: str | None = None) -> Iterator["RayCluster"]:
-    """Join the cluster at `address`, or one that this process has joined already, or start one on this machine.
+    """Join the cluster at `address`, or keep the one that this process is in, or start one on this machine.
 
     Only a cluster that was started here is shut down at the end.
     """
@@ -68,7 +68,7 @@ def ray_cluster(address: str | None, device: str | None = None) -> Iterator["Ray
         yield RayCluster(torch.device(kind), workers)
     finally:
         if not joined:
-            ray.shutdown()  # ends a cluster that it has started, and leaves one that it has joined
+            ray.shutdown()  # ends a cluster that was started here, and leaves one that was joined
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class RayCluster:
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray prints these to stdout, where results go; we note every lost worker ourselves.
+    # Ray prints these to stdout, where results go; we report lost workers ourselves.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died|node with node id|running low on memory")
-    # Ray announces that it will leave the devices of tasks without GPUs visible; ours name their device.
+    # Ray warns that it will leave the devices of tasks without GPUs visible; our tasks name their device.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -136,22 +136,22 @@ class _Driver:
         from ray.util.queue import Queue
 
         self.ray, self.job, self.device, self.report = ray, job, device, report
-        # A mailbox that dies with its node comes back empty: progress is lost, no row is.
+        # A mailbox that dies with its node restarts empty: progress is lost, rows are not.
         self.mailbox = Queue(actor_options={"num_cpus": 0, "max_restarts": -1})
         resources = {"num_gpus": 1, "num_cpus": 0} if device.type == "cuda" else {"num_cpus": 1}
-        # max_calls: a worker that has compiled its programs keeps them for the next stack, also on a GPU.
+        # max_calls: a worker is reused for the next stack, also on a GPU, with its compiled programs.
         self.task = ray.remote(max_retries=0, max_calls=0, **resources)(_train).options(
             runtime_env={"env_vars": _environment(device)}
         )
         self.running: dict[Any, StackPlan] = {}
         self.cancelled: set[Any] = set()
-        self.reporting: set[str] = set()  # stacks that have reported: they train
+        self.reporting: set[str] = set()  # stacks that have reported, so they train
         self.last_words: dict[str, str] = {}
         self.looked_at, self.empty = -math.inf, False
 
     def submit(self, stack_plan: StackPlan) -> None:
         if self.job.checkpoints is not None:
-            # Workers look for this: where it is missing, they do not share the driver's disk.
+            # Workers look for this file; if it is missing, they do not share the driver's disk.
             with suppress(OSError):
                 open_checkpoint(self.job.checkpoints, stack_plan)
         self.reporting.discard(stack_plan.id)
@@ -160,7 +160,7 @@ class _Driver:
         self.running[ref] = stack_plan
 
     def collect(self) -> list[Result]:
-        """Pass on what the workers reported within a moment, and return how stacks ended."""
+        """Pass on the workers' reports, and return the results of stacks that ended."""
         if not self.running:
             return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
@@ -168,14 +168,14 @@ class _Driver:
         if time.monotonic() - self.looked_at > LOOK_SECONDS:
             self._look_at_the_cluster()
         if self.job.is_over():
-            # Stacks that train end by themselves at their next epoch; the rest would wait for a free worker.
+            # Training stacks end by themselves at their next epoch; the others would wait for a free worker.
             for ref, stack_plan in self.running.items():
                 if stack_plan.id not in self.reporting:
                     self._cancel(ref)
         return [self._result(ref) for ref in done]
 
     def _look_at_the_cluster(self) -> None:
-        """Say that the cluster has no node for the stacks: Ray waits silently, since another may join."""
+        """Report if the cluster has no node for the stacks; Ray waits silently, since one may join."""
         kind = "GPU" if self.device.type == "cuda" else "CPU"
         empty = not self.ray.cluster_resources().get(kind)
         if empty and not self.empty:
@@ -199,7 +199,7 @@ class _Driver:
             self.mailbox.shutdown(force=True)
 
     def _cancel(self, ref: Any) -> None:
-        """Once: a second Ctrl-C would not wait for the checkpoint."""
+        """Cancel a task once: a second cancellation would not wait for the checkpoint."""
         if ref not in self.cancelled:
             self.cancelled.add(ref)
             self.ray.cancel(ref)
@@ -233,16 +233,16 @@ class _Driver:
 
 
 def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: str) -> Result:
-    """A worker's task."""
+    """The task of a worker: train one stack."""
     import ray
 
     node = ray.util.get_node_ip_address()
-    last_message: list[Any] = []  # the last message
-    with suppress(OSError):  # relative paths of datasets mean the driver's folder, where there is one
+    last_message: list[Any] = []
+    with suppress(OSError):  # relative paths of datasets refer to the driver's folder, if it exists here
         os.chdir(folder)
 
     def send(message: StackProgress | str | Lost) -> None:
-        # As bytes: the mailbox need not import torch to pass it on. Nobody waits, so a dead mailbox harms nothing.
+        # As bytes, so the mailbox need not import torch. The call does not wait, so a dead mailbox does no harm.
         last_message[:] = [mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))]
 
     if job.is_over():
@@ -252,19 +252,19 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     if job.checkpoints is not None and not (job.checkpoints / stack_plan.id / PLAN).exists():
         send(f"node {node} does not see {job.checkpoints}: a stack that it loses starts anew")
         job = replace(job, checkpoints=None)
-    with outcomes.held_interrupt() as interrupted:  # Ray cancels by a Ctrl-C
+    with outcomes.held_interrupt() as interrupted:  # Ray cancels a task by KeyboardInterrupt
         result = outcomes.work(stack_plan, job, torch.device(device), send, interrupted)
     if isinstance(result, Lost):
         send(Lost(stack_plan, f"{result.reason} (on node {node})"))
     if last_message:
-        ray.wait(last_message, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox when it sees the result
+        ray.wait(last_message, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox once it sees the result
     if isinstance(result, Lost):
-        os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
+        os._exit(1)  # this process has lost its GPU; Ray would reuse it for the next stack
     return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
 
 
 def _environment(device: torch.device) -> dict[str, str]:
-    """Variables of the driver's environment that workers get."""
+    """The environment variables that workers get from the driver."""
     variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     source = Path(__file__).resolve().parents[3]
     if "site-packages" not in source.parts:
@@ -275,10 +275,10 @@ def _environment(device: torch.device) -> dict[str, str]:
 
 
 def check_address(address: str) -> None:
-    """Raise a UsageError if nothing answers there: Ray itself would try for minutes."""
+    """Raise a UsageError if nothing answers there; Ray itself would try for minutes."""
     target = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if target == "auto":
-        return  # where no cluster runs on this machine, Ray says so at once
+        return  # if no cluster runs on this machine, Ray reports it at once
     try:
         parts = urlsplit(target if "://" in target else f"//{target}")
         host, port = parts.hostname, parts.port

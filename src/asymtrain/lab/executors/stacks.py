@@ -1,4 +1,4 @@
-"""Which stacks an execution trains: those of an earlier one that it interrupted, then new ones.
+"""Which stacks an execution trains: those of earlier, interrupted executions, then new ones.
 
 lab/checkpoints.py describes the files, and why a stack keeps its members.
 """
@@ -25,14 +25,14 @@ def choose_stacks(
 ) -> list[StackPlan]:
     """Stacks that contain every missing run once.
 
-    Those of an earlier execution come with all the members they had, stored ones and unasked ones too, unless the
-    runs are to be trained afresh.
+    Stacks of an earlier execution keep all their members, even those that are stored or not requested, unless
+    `fresh` trains the runs again.
     """
     specs_left = {spec.id: spec for spec in missing}
     reusable: list[StackPlan] = []
-    # The halves of a stack that was too large come before the whole, which may still be there.
+    # Smallest first: the halves of a stack that was too large come before the whole, which may still exist.
     begun = sorted(begun_stacks(checkpoints, set_aside), key=lambda stack_plan: len(stack_plan.specs))
-    # Those that were planned for another kind of device are too small or too large.
+    # Stacks that were planned for another kind of device are too small or too large.
     planned = [plans for _, kind, plans in planned_executions(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
         members = _members(old)
@@ -50,12 +50,12 @@ def choose_stacks(
 
 
 def tidy(record: Store, checkpoints: Path) -> None:
-    """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
+    """Remove plans and checkpoints whose runs are all stored, and the folder if it is then empty."""
     for begun in begun_stacks(checkpoints):
         members = _members(begun)
         if record.finished(members) == members and not record.claimed_ids(
             members
-        ):  # killed between storing and closing
+        ):  # a process was killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
     sweep(checkpoints)
     for file, _, plans in planned_executions(checkpoints):
@@ -72,7 +72,7 @@ def _members(*plans: StackPlan) -> set[str]:
 
 
 def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:
-    """Claim the members that are neither stored nor ours: is no other process training one of them?"""
+    """Claim the members that are neither stored nor ours; False if another process is training one of them."""
     finished_ids = record.finished([spec.id for spec in stack_plan.specs])
     others = [spec for spec in stack_plan.specs if spec.id not in finished_ids and spec.id not in ours]
     return not others or len(record.claim(others)) == len(others)

@@ -1,8 +1,8 @@
-"""Models by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`; built, checked, fingerprinted.
+"""Models by the names that users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`.
 
-    builders.py       which names there are, and what builds the models of each; needs no torch
+    builders.py       the kinds of names, and a builder for each; needs no torch
     building.py       models with the initial values of a seed or of a file, called once to check them
-    fingerprints.py   what a model is, in a few digits
+    fingerprints.py   a model's identity in a few digits
 
 No model and no weights are ever downloaded.
 """

@@ -1,6 +1,6 @@
 """Models by name: the table of prefixes, and the builder of each.
 
-`check_name` reads a name without torch, so that specs and stores are read on machines without it.
+`check_name` needs no torch, so that specs and stores can be read on machines without it.
 """
 
 import importlib
@@ -32,18 +32,18 @@ HERE: dict[str, tuple[str, Callable[..., Any]]] = {}  # functions that a caller 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is built for: the shape of one input, (C, H, W), (D,) or (T,), and what it holds."""
+    """The inputs that a model is built for: the shape of one, (C, H, W), (D,) or (T,), and its kind."""
 
     shape: tuple[int, ...]
     kind: Kind
 
     def sample(self, *, filled: bool = False) -> "Tensor":
-        """Two of them, all zeros, or `filled` with numbers of a wave."""
+        """Two inputs of zeros, or `filled` with values of a sine."""
         import torch
 
         shape = (2, *self.shape)
         if self.kind == "tokens":
-            return torch.zeros(shape, dtype=torch.int64)  # which other numbers stand for words is not known here
+            return torch.zeros(shape, dtype=torch.int64)  # other valid word indices are not known here
         return torch.arange(math.prod(shape)).double().sin().float().view(shape) if filled else torch.zeros(shape)
 
     def image_shape(self, name: str) -> tuple[int, int, int]:
@@ -64,7 +64,7 @@ class Named:
     """A model that can be built for any number of classes."""
 
     name: str
-    make: Callable[[int, Inputs], Any]  # of the number of classes and what it is built for
+    make: Callable[[int, Inputs], Any]  # takes the number of classes and the inputs
     cure: str = CHECK_OPTIONS
 
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
@@ -89,7 +89,7 @@ def _find_timm(name: str, options: dict[str, Any]) -> Named:
         if channels != 3:
             arguments = {"in_chans": channels, **arguments}
         if (height, width) != (own, own) and "img_size" not in arguments:
-            with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+            with suppress(TypeError):  # convolutional networks take images of any size, and lack this option
                 return timm.create_model(name, img_size=height if height == width else (height, width), **arguments)
         return timm.create_model(name, **arguments)
 
@@ -121,7 +121,7 @@ def _find_transformers(name: str, options: dict[str, Any]) -> Named:
         config.num_labels = classes
         sort, classifier = "sequence", transformers.AutoModelForSequenceClassification
         if inputs.kind == "tokens" and getattr(config, "pad_token_id", None) is None:
-            config.pad_token_id = 0  # what sequences are filled up with; a causal model reads the last token before it
+            config.pad_token_id = 0  # the padding token; a causal model reads the last token before it
         if inputs.kind != "tokens":
             channels, height, width = inputs.image_shape(text)
             sort, classifier = "image", transformers.AutoModelForImageClassification
@@ -153,17 +153,17 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
         raise UsageError(f"{file} has no model_type: give a config.json of transformers")
     _refuse_pretrained(f"hf:{file}", values)
     kind = values.pop("model_type")
-    # Labels of its own would win over the number of classes in the data.
+    # Labels in the config would override the data's number of classes.
     values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
     return explained(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
 
 
 def _refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
-    """Refuse what makes a library fetch weights: timm's `pretrained`, transformers' `use_pretrained_backbone`."""
+    """Refuse options that make a library download weights: timm's `pretrained`, `use_pretrained_backbone`."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             _refuse_pretrained(text, value)
-        # Any text counts as true in both libraries, "no" included.
+        # Any text counts as true in both libraries, even "no".
         elif "pretrained" in name and value:
             raise UsageError(
                 f"{text}: {name} would download weights, and nothing is downloaded here: leave it out, or load them in "
@@ -176,7 +176,7 @@ def _find_function(text: str, options: dict[str, Any]) -> Named:
 
     with importable_here():
         function = import_function(text)
-    if isinstance(function, nn.Module):  # which can be called too
+    if isinstance(function, nn.Module):  # a module is callable too
         description = f"a {type(function).__name__}"
         raise UsageError(
             f"{text} must make a new model at each call: write a function that returns one, not {description}"
@@ -204,7 +204,7 @@ def of_function(name: str, function: Callable[..., Any], options: dict[str, Any]
         for option in options if names and not takes_any else ():
             if option not in names:
                 raise unknown_name(f"option of {name}", option, names)
-        with importable_here():  # it may import more when it is called
+        with importable_here():  # the call may import more modules
             return function(**{**{key: value for key, value in arguments.items() if key in names}, **options})
 
     cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
@@ -224,7 +224,7 @@ def _library(name: str) -> Any:
 
 
 def explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
-    """What a call gives; its errors say that `name` cannot be built, and what to do."""
+    """The result of a call; its errors become a `UsageError` that says that `name` cannot be built, and what to do."""
     try:
         return make()
     except UsageError:
@@ -240,29 +240,29 @@ class Library:
     """One entry of `LIBRARIES`: a library that builds models by name."""
 
     argument: str  # what follows the colon
-    find: Callable[[str, dict[str, Any]], Named]  # of what follows the colon, and options
-    check: Callable[[str], None] = lambda rest: None  # refuses what can be no name, without torch
+    find: Callable[[str, dict[str, Any]], Named]  # takes what follows the colon, and options
+    check: Callable[[str], None] = lambda rest: None  # refuses invalid names, without torch
 
 
 LIBRARIES: dict[str, Library] = {
     "timm:": Library("NAME", _find_timm),
     "hf:": Library("CONFIG", _find_transformers, _check_config_name),
 }
-"""By the beginning of a name. Any other text with a colon is a function of the user's own."""
+"""Libraries by a name's prefix. Any other text with a colon is a user's function."""
 
 
 def is_named(arch: str) -> bool:
-    """Is this a model by name, and none of the backbones?"""
+    """Whether this is a model by name, not a backbone."""
     return ":" in arch
 
 
 def other_names() -> str:
-    """Names of models other than the backbones, as a user writes them."""
+    """The forms of names for models other than the backbones."""
     return f"{', '.join(f'{name}{library.argument}' for name, library in LIBRARIES.items())} or package.module:function"
 
 
 def check_name(name: str, options: Options = ()) -> None:
-    """Refuse what cannot be the name of a model; whether it exists shows when it is built. Needs no torch."""
+    """Refuse what cannot be a model's name, without torch; building shows whether the model exists."""
     kind, colon, rest = name.partition(":")
     if not colon:
         from asymtrain.models import backbone_names
@@ -280,7 +280,7 @@ def check_name(name: str, options: Options = ()) -> None:
 
 
 def named_model(text: str, options: Options = ()) -> Named:
-    """The model that a text names; options go to its builder."""
+    """The model with this name; options go to its builder."""
     check_name(text, options)
     kind, _, rest = text.partition(":")
     if (library := LIBRARIES.get(f"{kind}:")) is not None:
@@ -289,14 +289,14 @@ def named_model(text: str, options: Options = ()) -> Named:
 
 
 def describe_model(arch: str) -> str:
-    """What the docstring of the function that builds a model says, as one line; empty where there is none."""
+    """The docstring of the function that builds a model, as one line; empty if it has none."""
     function = HERE[arch][1] if arch in HERE else imported(arch)
     described = inspect.isfunction(function) or inspect.isclass(function)
     return " ".join((function.__doc__ or "").split()) if described else ""
 
 
 def imported(text: str) -> Any:
-    """The function of this name in a file; None where there is none, or where a worker could not import it."""
+    """The function with this name in a file; None if there is none, or if a worker could not import it."""
     if not is_function(text, LIBRARIES):
         return None
     with importable_here(), suppress(UsageError):

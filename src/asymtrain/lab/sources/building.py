@@ -25,7 +25,7 @@ from asymtrain.lab.sources.fingerprints import bytes_of, fingerprint, named_tens
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-UNNAMED = "here:unnamed-0"  # a function whose name is not known before it was called
+UNNAMED = "here:unnamed-0"  # a function whose name is unknown until it is called
 FIT = (
     "give images of another size (--data-option image_size=N), or options of the model that fit (--arch-option: "
     "timm has img_size, patch_size and in_chans, transformers patch_size, which must divide the size of an image; a "
@@ -45,10 +45,9 @@ def build_model(
 ) -> "nn.Module":
     """A model by name with the initial values of its seed, on the CPU, in float32 and in training mode.
 
-    `input_shape` is (C, H, W) of images, (D,) of vectors or (T,) of tokens; `kind` says which where it has one axis
-    and they are not vectors. `weights` is a safetensors file that the initial values are taken from. Random states
-    are left as they were. The first model of a kind in a process is built twice and called once: it must be
-    deterministic, and give `classes` logits.
+    `input_shape` is (C, H, W) for images, (D,) for vectors or (T,) for tokens; one axis means vectors unless `kind`
+    says otherwise. `weights` is a safetensors file with initial values. Random states do not change. The first model
+    of a kind in a process is built twice and called once: it must be deterministic, and give `classes` logits.
     """
     inputs = Inputs(tuple(input_shape), kind or ("images" if len(input_shape) == 3 else "vectors"))
     options = dict(options)
@@ -67,23 +66,23 @@ def build_model(
             )
     if weights:
         loaded_head = _load_weights(model, weights, classes, source.name)
-        # Workers and later runs do the same: only the first run in the user's process says it.
+        # Only the first run in the user's process warns; workers and later runs do the same.
         if loaded_head and key not in _CHECKED and multiprocessing.parent_process() is None:
             warnings.warn(loaded_head, UsageWarning, stacklevel=2)
     _CHECKED.add(key)
     return model
 
 
-_CHECKED: set[tuple[object, ...]] = set()  # models whose kind was built in this process
+_CHECKED: set[tuple[object, ...]] = set()  # the kinds of models that this process has built and checked
 
 
 @contextmanager
 def kept_function(function: Callable[..., Any], options: Options, *, classes: int, inputs: Inputs) -> Iterator[str]:
-    """The name that a spec has for a function which builds a model.
+    """The name of a function that builds a model, for specs.
 
-    One that any process can import is `package.module:function`. Another, such as a lambda or one of a notebook, is
-    `here:NAME-FINGERPRINT`, with the fingerprint of its model: this process alone can build it, as long as the block
-    lasts, and a function that builds another model has another name.
+    A function that any process can import is `package.module:function`. Others, such as a lambda or a notebook's
+    function, are `here:NAME-FINGERPRINT`, with the fingerprint of the model: only this process can build it, within
+    the block, and a function that builds another model has another name.
     """
     module, label = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
     if imported(f"{module}:{label}") is function:
@@ -102,7 +101,7 @@ def kept_function(function: Callable[..., Any], options: Options, *, classes: in
 
 
 def _is_equal(first: "nn.Module", second: "nn.Module") -> bool:
-    """Bit by bit."""
+    """Whether two models are equal bit by bit."""
     pairs = zip(named_tensors(first), named_tensors(second), strict=False)
     same_names = [name for name, _ in named_tensors(first)] == [name for name, _ in named_tensors(second)]
     return same_names and all(a.shape == b.shape and bytes_of(a) == bytes_of(b) for (_, a), (_, b) in pairs)
@@ -116,7 +115,7 @@ def _build_seeded(source: Named, classes: int, inputs: Inputs, seed: int) -> "nn
     from asymtrain.streams import random_state_kept
 
     with random_state_kept():
-        # Not torch.manual_seed, which would also seed GPUs that are not used yet.
+        # Not torch.manual_seed, which would also seed GPUs that are not in use.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
@@ -124,7 +123,7 @@ def _build_seeded(source: Named, classes: int, inputs: Inputs, seed: int) -> "nn
         np.random.seed(seed % 2**32)
         model = source.build_for(classes, inputs)
         if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-            explained(lambda: model(inputs.sample()), source.name, source.cure)  # the first call makes their values
+            explained(lambda: model(inputs.sample()), source.name, source.cure)  # the first call creates their values
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError(f"{source.name} has no values (its parameters are on the meta device): build them on the CPU")
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -133,7 +132,7 @@ def _build_seeded(source: Named, classes: int, inputs: Inputs, seed: int) -> "nn
 
 
 def _check_outputs(source: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
-    """One forward of two rows: does the model take such inputs, and give a logit for every class?"""
+    """Check by a forward of two rows that the model takes such inputs, and gives a logit for every class."""
     from asymtrain.branches import logits_in
 
     with undisturbed_call(model):
@@ -162,7 +161,7 @@ def _check_outputs(source: Named, model: "nn.Module", classes: int, inputs: Inpu
 
 
 def _patch_of(model: "nn.Module") -> int:
-    """Pixels along a side of a patch, in the words of timm or transformers; 1 where the model has none."""
+    """The side of a patch in pixels, from attributes of timm or transformers; 1 if the model has no patches."""
     for owner in (getattr(model, "patch_embed", None), getattr(model, "config", None)):
         size = getattr(owner, "patch_size", None)
         size = size[0] if isinstance(size, tuple | list) and size else size
@@ -172,11 +171,11 @@ def _patch_of(model: "nn.Module") -> int:
 
 
 def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:
-    """Take the values from a file; a note about a classifier of another number of classes, which keeps its own."""
+    """Load values from a file; returns a note if the classifier has another number of classes and keeps its values."""
     import torch
 
     weights_in_file, own = _read_weights(file), model.state_dict(keep_vars=True)
-    shared = {own[key].data_ptr() for key in own if key in weights_in_file}  # tied weights are in a file once
+    shared = {own[key].data_ptr() for key in own if key in weights_in_file}  # a file has tied weights only once
     missing = [key for key in own if key not in weights_in_file and own[key].data_ptr() not in shared]
     unexpected = [key for key in weights_in_file if key not in own]
     for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):

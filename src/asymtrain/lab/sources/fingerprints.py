@@ -1,4 +1,4 @@
-"""What a model is, in a few digits, and what differs between two."""
+"""A model's identity in a few digits, and the difference between two models."""
 
 import hashlib
 import math
@@ -11,22 +11,21 @@ from asymtrain.lab.sources.builders import Inputs
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Shares of the norm of all values: other draws move a sum by about the norm, rounding by a millionth of it.
+# Relative to the norm of all values: other random draws change a sum by about the norm, rounding by a millionth.
 TOLERANCES = {
     "its initial values": 1e-5,
     "what it computes from its parameters": 1e-3,
     "settings of its parts, such as the rate of a dropout": 1e-5,
 }
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0, 1)
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples modulo 1 are spread evenly over [0, 1)
 
 
 def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
-    """What a model is: a hash of the names, shapes and types of its parameters and buffers, and sums of their values.
+    """A model's identity: a hash of names, shapes and types of its parameters and buffers, and sums of their values.
 
-    With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters,
-    and of the settings of its parts, such as the rate of a dropout, which evaluation does not show.
-    Whole numbers are hashed. Values that another processor or version of torch drew may differ in their last digits:
-    `difference` compares sums.
+    With `inputs` also sums of its logits for two inputs, which show what it computes from the same parameters, and of
+    the settings of its submodules, such as a dropout rate, which evaluation does not show. Whole numbers are hashed.
+    Another CPU or version of torch may draw floats that differ in their last digits, so `difference` compares sums.
     """
     import torch
 
@@ -42,7 +41,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     parts = [_sums(values)]
     if inputs is not None:
         with undisturbed_call(model):
-            torch.default_generator.manual_seed(0)  # for what draws outside of training too
+            torch.default_generator.manual_seed(0)  # for models that draw in evaluation too
             logits = logits_in(model(inputs.sample(filled=True)))
         parts.append(_sums([] if logits is None else [logits]))
         parts.append(_sums([torch.tensor(list(_settings(model)), dtype=torch.float64)]))
@@ -50,14 +49,14 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
 
 
 def difference(first: str, second: str) -> str | None:
-    """What differs between the models of two fingerprints, in words; None where they are the same."""
+    """What differs between the models of two fingerprints, in words; None if they are the same."""
     one, *sums = first.split(":")
     other, *other_sums = second.split(":")
     if one != other:
         return "names, shapes or types of its parameters and buffers"
     try:
         numbers, others = list(map(float, sums)), list(map(float, other_sums))
-    except ValueError:  # one that was imported may hold anything
+    except ValueError:  # an imported fingerprint may hold anything
         return "its fingerprint"
     for index, (what, tolerance) in enumerate(TOLERANCES.items()):
         part, other_part = numbers[2 * index : 2 * index + 2], others[2 * index : 2 * index + 2]
@@ -69,14 +68,14 @@ def difference(first: str, second: str) -> str | None:
 
 
 def _settings(model: "nn.Module") -> Iterator[float]:
-    """Numbers that its modules were built with: attributes that are floats."""
+    """The settings of its submodules: attributes that are floats."""
     for module in model.modules():
         own = vars(module)
         yield from (own[name] for name in sorted(own) if isinstance(own[name], float) and math.isfinite(own[name]))
 
 
 def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
-    """The norm of all values, and their sum with a factor by position, so that values must not change positions."""
+    """The norm of all values, and their sum weighted by position, which changes if values change positions."""
     import torch
 
     squares, projection, count = 0.0, 0.0, 0
@@ -92,7 +91,7 @@ def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
 
 
 def named_tensors(model: "nn.Module") -> "list[tuple[str, Tensor]]":
-    """Parameters and buffers, by name; those that a state dict leaves out too."""
+    """Parameters and buffers by name, including those that a state dict leaves out."""
     both = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return sorted(both, key=lambda item: item[0])
 
@@ -104,7 +103,7 @@ def bytes_of(tensor: "Tensor") -> bytes:
 
 
 def rounded(text: str) -> str:
-    """A fingerprint as hexadecimal digits that rounding on another machine seldom changes."""
+    """A fingerprint as hexadecimal digits, which rounding on another machine seldom changes."""
     digest, *numbers = text.split(":")
     norms, projections = [float(number) for number in numbers[::2]], [float(number) for number in numbers[1::2]]
     shares = [f"{norm:.4g} {part / (norm or 1.0):.4f}" for norm, part in zip(norms, projections, strict=True)]

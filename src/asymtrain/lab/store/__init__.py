@@ -1,11 +1,11 @@
 """The record of what was run: one SQLite file, append-only, safe to kill at any moment.
 
     with Store("runs.sqlite") as store:
-        for spec in store.claim(specs):      # what is neither recorded nor being trained by another process
+        for spec in store.claim(specs):      # those neither recorded nor being trained by another process
             store.add(train(spec))           # the run and all its epochs, or nothing
         table = store.runs(arch="mlp")       # always in the same order
 
-What was damaged since it was stored is named in a `StoreWarning` and left out; `Store.check` finds all of it.
+Rows that were damaged after they were stored are named in a `StoreWarning` and left out; `Store.check` finds them all.
 `export_store` and `import_store` of `exchange` carry a store to other machines and into git as CSV or Parquet;
 `write_tensorboard` of `tensorboard` shows histories as curves. Both are imported where they are used.
 """

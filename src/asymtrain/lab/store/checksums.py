@@ -1,13 +1,13 @@
-"""A checksum for everything that is stored: damage to the file is noticed, named, and left out of what is read.
+"""A checksum for everything that is stored: damage to the file is detected, reported, and left out when reading.
 
-SQLite notices a page that makes no sense. It does not notice a number that changed, nor a page that lost rows. So each
+SQLite detects a page that makes no sense. It does not detect a number that changed, nor a page that lost rows. So each
 write adds, in its own transaction, a checksum for what it wrote: a run with its spec, its epochs, a measurement, a
-request, a failure. They are in a table of their own: for a missing row there is a checksum, and for a missing checksum
-there is a row.
+request, a failure. Checksums have a separate table, so a missing row still has its checksum, and a missing checksum
+still has its row.
 
-They begin with a random text that each store has of its own, so that pages of another store do not pass. They are
-numbered without a gap, and SQLite keeps the last number in yet another place (AUTOINCREMENT), so that the
-loss of a row together with its checksum is noticed too.
+Each checksum includes a random text of its store, so that pages of another store do not pass. Checksums are numbered
+without a gap, and SQLite keeps the last number elsewhere (AUTOINCREMENT), so that the loss of a row together with its
+checksum is detected too.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class Key(NamedTuple):
-    """What a checksum is of. `number` is an attempt, or the id of a request; only measurements have a name."""
+    """What a checksum belongs to. `number` is an attempt, or the id of a request; only measurements have a name."""
 
     spec_id: str
     name: str
@@ -44,15 +44,15 @@ class Key(NamedTuple):
 
 
 def _key(spec_id: Any, name: Any, number: Any) -> Key:
-    """A sortable key: in a damaged file a number may be a text, and a text may be missing."""
+    """A sortable key: a damaged file may have text in place of a number, or lack a text."""
     return Key(str(spec_id), str(name), number if isinstance(number, int) else -1)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Something that is not as it was stored. It is left out of what is read."""
+    """Something that is not as it was stored. Reading leaves it out."""
 
-    content: str  # run, history, measurement, request, failure or spec; `file` where more is not known
+    content: str  # run, history, measurement, request, failure or spec; `file` if nothing more is known
     problem: str
     spec_id: str = ""
     name: str = ""
@@ -68,7 +68,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Content:
-    """A kind of thing that has a checksum: its key, the columns of its rows, and the tables that they are in."""
+    """A kind of content with checksums: its key, the columns of its rows, and their tables."""
 
     key: str
     columns: tuple[str, ...]
@@ -86,7 +86,7 @@ class Content:
 
 @dataclass(frozen=True)
 class History(Content):
-    """The epochs of runs, by the hundred thousand: the key of a run is read once."""
+    """The epochs of runs. There are hundreds of thousands, so the key of a run is read only once."""
 
     def select(self, connection: sqlite3.Connection, condition: str, values: Sequence[Any] = ()) -> dict[Key, Rows]:
         runs = connection.execute(f"SELECT run.id, {self.key} FROM runs AS run WHERE {condition}", values)
@@ -97,7 +97,7 @@ class History(Content):
 
 
 CONTENTS = {
-    # With the spec and the number of epochs: what is counted and grouped is what was stored.
+    # With the spec and the number of epochs, so that counts and groups are also checked.
     "run": Content(
         "run.spec_id, '', run.attempt",
         (
@@ -125,9 +125,9 @@ CONTENTS = {
 
 
 def digest(rows: Rows, salt: str) -> str:
-    """Of one row the JSON; of several, column by column, the bytes of floats and the JSON of everything else.
+    """A hash of rows. One row is hashed as JSON; several by column, floats as bytes and everything else as JSON.
 
-    What has no value adds nothing. Most rows are epochs, whose floats take twenty times as long to write as text.
+    NULL adds nothing. Most rows are epochs, and writing their floats as text takes twenty times as long.
     """
     total = hashlib.blake2b(salt.encode(), digest_size=8)
     if len(rows) == 1:
@@ -139,7 +139,7 @@ def digest(rows: Rows, salt: str) -> str:
         if kinds == {NoneType}:
             continue
         total.update(f"{index} {len(column)} ".encode())
-        if kinds <= {float, NoneType}:  # SQLite holds no NaN, so that it can stand for NULL
+        if kinds <= {float, NoneType}:  # SQLite holds no NaN, so NaN can stand for NULL
             numbers = [math.nan if value is None else value for value in column] if NoneType in kinds else column
             total.update(struct.pack(f"<{len(column)}d", *numbers))
         else:
@@ -148,11 +148,11 @@ def digest(rows: Rows, salt: str) -> str:
 
 
 def _json(values: Sequence[Any]) -> bytes:
-    return json.dumps(values, default=repr).encode()  # bytes are no JSON, and only in a damaged file
+    return json.dumps(values, default=repr).encode()  # bytes, which only a damaged file has, are not JSON
 
 
 def add(connection: sqlite3.Connection, content: str, key: Key, rows: Rows | None = None) -> None:
-    """Add the checksum of what was just written, as it is given or else read; the caller holds the transaction."""
+    """Add the checksum of rows just written, given or else read back; the caller holds the transaction."""
     kind = CONTENTS[content]
     if rows is None:
         rows = kind.select(connection, f"({kind.key}) = (?, ?, ?)", key)[key]
@@ -160,7 +160,7 @@ def add(connection: sqlite3.Connection, content: str, key: Key, rows: Rows | Non
 
 
 def is_spec(spec_id: str, text: Any) -> bool:
-    """Is this the JSON that the id was made from?"""
+    """Whether this is the JSON that the id was made from."""
     return isinstance(text, str) and hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16] == spec_id
 
 
@@ -179,7 +179,7 @@ def select_intact(
     ids: Collection[str] | None = None,
     keys: Collection[Key] | None = None,
 ) -> tuple[dict[Key, Rows], list[Damage]]:
-    """What is as it was stored, and what is not: of these specs, of these keys alone, or of all."""
+    """The intact rows and the damage: for all, for these specs, or only for these keys."""
     digests, groups = select_digests(connection, content, ids), _select_groups(connection, content, ids)
     if keys is not None:
         digests = {key: value for key, value in digests.items() if key in keys}
@@ -211,7 +211,7 @@ def _select_groups(connection: sqlite3.Connection, content: str, ids: Collection
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
             raise
-    # A page cannot be read: read what is on other pages.
+    # A page cannot be read: read the rows on other pages.
     groups: dict[Key, Rows] = {}
     for key in select_digests(connection, content, ids):
         try:
@@ -227,7 +227,7 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 
 def keep_latest(intact: Mapping[Key, Rows], damaged: Iterable[Damage]) -> tuple[dict[Key, Rows], list[Damage]]:
-    """Of each spec and name the latest attempt alone; a damaged one does not bring back the one before it."""
+    """Only the latest attempt of each spec and name; if it is damaged, the previous one is not used instead."""
     damaged = list(damaged)
     last: dict[tuple[str, str], int] = {}
     for spec_id, name, number in (*intact, *((lost.spec_id, lost.name, lost.number) for lost in damaged)):
@@ -241,7 +241,7 @@ def keep_latest(intact: Mapping[Key, Rows], damaged: Iterable[Damage]) -> tuple[
 def select_recorded(
     connection: sqlite3.Connection, ids: Collection[str] | None = None
 ) -> tuple[set[Key], list[Damage]]:
-    """Every attempt that was stored, by its row or by its checksum, and those that lack one of them."""
+    """Every attempt that has a row or a checksum, and as damage those that lack one of them."""
     condition, values = among("spec_id", ids)
     rows = connection.execute(f"SELECT spec_id, '', attempt FROM runs WHERE {condition}", values)
     by_row, by_checksum = {_key(*row) for row in rows}, select_digests(connection, "run", ids).keys()
@@ -250,14 +250,14 @@ def select_recorded(
 
 
 def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ...]]:
-    """A condition for any number of values, as one parameter; None for no condition."""
+    """An SQL condition for any number of values, as one parameter; None means no condition."""
     if values is None:
         return "1", ()
     return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(list(values)),)
 
 
 def check_numbers(connection: sqlite3.Connection) -> list[Damage]:
-    """Are the numbers of all checksums there, without a gap?"""
+    """Check that the numbers of all checksums are there, without a gap."""
     condition, values = among("content", (*CONTENTS, "schema"))
     statement = f"SELECT count(*), max(id) FROM checksums NOT INDEXED WHERE {condition}"
     count, last = connection.execute(statement, values).fetchone()
@@ -285,14 +285,14 @@ def _digest_schema(connection: sqlite3.Connection, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """What is as it was stored, by number, and what is not."""
+    """The number of intact items of each kind, and the damaged ones."""
 
     intact: dict[str, int]
     damaged: tuple[Damage, ...]
 
 
 def check_all(connection: sqlite3.Connection) -> Check:
-    """Read everything that the file holds."""
+    """Read and check everything in the file."""
     answers = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     damaged = [Damage("file", f"SQLite says: {' '.join(answer.split())}") for answer in answers if answer != "ok"]
     damaged += check_numbers(connection)

@@ -1,4 +1,4 @@
-"""The store's file: its tables, one connection to it, and its errors in words that say what to do.
+"""The store's file: its tables, one connection to it, and errors that say what to do.
 
 Writers take the write lock at once (BEGIN IMMEDIATE): a transaction that starts as a reader and wants to write
 later fails whenever another process wrote in between. With a write-ahead log, readers never wait for writers.
@@ -26,7 +26,7 @@ class StoreError(UsageError):
 
 
 class NoStoreError(StoreError):
-    """There is no file, or an empty store."""
+    """There is no file, or it is empty."""
 
 
 class DamagedError(StoreError):
@@ -34,7 +34,7 @@ class DamagedError(StoreError):
 
 
 class StoreWarning(UsageWarning):
-    """Something in the store is damaged and was left out of what was read; the text names it."""
+    """Something in the store is damaged and was left out when reading; the text names it."""
 
 
 _UNWRITABLE = "{path} cannot be written: check its permissions, or give another path for the store"
@@ -54,12 +54,12 @@ _TEXTS = {
     sqlite3.SQLITE_PROTOCOL: "{path} is on a file system whose locks do not work: move the store to a local disk",
     sqlite3.SQLITE_NOTADB: "{path} is not an asymtrain store, nor an SQLite file: give another path",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_TOOBIG: _DAMAGED,  # a length that was changed
+    sqlite3.SQLITE_TOOBIG: _DAMAGED,  # a stored length was changed
     sqlite3.SQLITE_IOERR: "reading or writing {path} failed ({error}): is its disk full or gone? "
     "What was stored before is safe",
 }
 
-# What SQLite says of tables that are not those that were made: it has no code of its own for it.
+# SQLite's messages about tables that were changed; it has no error code for these.
 _OTHER_TABLES = re.compile(
     r"no such (table|column|index|view)|unsupported file format|(table|index|view|trigger) \S+ already exists"
     r"|duplicate column name|malformed database schema"
@@ -71,10 +71,10 @@ def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors about the file into `StoreError`."""
     try:
         yield
-    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+    except UnicodeDecodeError as error:  # SQLite quotes unreadable text in its message
         raise DamagedError(_DAMAGED.format(path=path, error="it holds text that is not in UTF-8")) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0)  # none where the error did not come from SQLite itself
+        code = getattr(error, "sqlite_errorcode", 0)  # missing if the error did not come from SQLite itself
         text = _DAMAGED if _OTHER_TABLES.match(str(error)) else _TEXTS.get(code & 0xFF)
         if text is None:
             raise
@@ -95,13 +95,13 @@ class Database:
             self._connection = _open_to_read(path) if read_only else _open_to_write(path)
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction that is stored whole when the block ends, and not at all when it raises."""
+        """A transaction that is stored completely when the block ends, and not at all if it raises."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened to be read only: open it with Store(path) to write")
         return self._transaction("BEGIN IMMEDIATE", "COMMIT")
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A view of the store at one moment, even if others write meanwhile; nested blocks share it."""
+        """A consistent view of the store, even if others write meanwhile; nested blocks share it."""
         return self._transaction(_READ, "ROLLBACK")  # after a page that could not be read, SQLite refuses to commit
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Database:
                 yield self._connection
                 self._connection.execute(end)
             except BaseException:
-                # SQLite has rolled back by itself where the disk is full.
+                # On a full disk SQLite has already rolled back.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -146,7 +146,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        # Also when there are tables: a store that cannot be written is found now, not after the training.
+        # Even if there are tables: a store that cannot be written is detected now, not after the training.
         connection.execute("BEGIN IMMEDIATE")
         if read_version(connection, path) == 0:  # again, inside the transaction: another process may have been first
             _create(connection)
@@ -161,7 +161,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def store_exists(path: Path) -> bool:
-    """Was anything stored there? A disk that is full from the start leaves a file without tables."""
+    """Whether a store exists there. If the disk was full from the start, there is a file without tables: False."""
     try:
         with explained(path):
             _open_to_read(path).close()
@@ -172,7 +172,7 @@ def store_exists(path: Path) -> bool:
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
     with suppress(FileNotFoundError, NotADirectoryError):
-        path.stat()  # a name that the system refuses is an error; from Python 3.14 on, is_file says no
+        path.stat()  # raises for a name that the system refuses; from Python 3.14 on is_file returns False
     if not path.is_file():
         raise NoStoreError(f"there is no store at {path}: check the path, or run something first")
     connection = _connect(path, "mode=rw")
@@ -196,9 +196,9 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _open_unwritable(path: Path) -> sqlite3.Connection:
-    """A store in a folder that cannot be written: a write-ahead log needs another file there, its index.
+    """Open a store in a folder that cannot be written. A write-ahead log would need an index file there.
 
-    Where no log was left, the file is all there is and can be read as it is.
+    Without a leftover log, the file is complete and can be read as it is.
     """
     real = path.resolve()  # the log is beside the file itself, not beside a link to it
     log = real.with_name(f"{real.name}-wal")
@@ -217,19 +217,19 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
-# A text that is no UTF-8 is damaged: its checksum shows it, while an error would stop the reading of all other rows.
+# Text that is not UTF-8 is damaged. Its checksum shows that; an error would prevent reading all other rows.
 _read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch the log on where the file system can; elsewhere SQLite's ordinary journal does, only slower."""
+    """Switch the log on if the file system supports it; SQLite's ordinary journal works too, only slower."""
     deadline = time.monotonic() + PATIENCE
     while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # SQLite does not wait by itself when two processes open a new store at the same moment.
+            # SQLite does not wait if two processes open a new store at the same moment.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 return
             if time.monotonic() > deadline:
@@ -237,20 +237,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-APPLICATION_ID = 0x4153594D  # "ASYM", in the file's header: whose SQLite file this is
-VERSION = 6  # the one that is read and written: give a change of the tables the next number
-# Of `user_version`, in the file's header, the lowest byte is the version. The others are random, and part of the
-# checksum of the tables: so the first page, too, cannot be another store's.
+APPLICATION_ID = 0x4153594D  # "ASYM", in the file's header: identifies our SQLite files
+VERSION = 6  # of the tables: increase it with every change to them
+# The lowest byte of `user_version`, in the file's header, is the version. The others are random, and part of the
+# checksum of the tables, so that the first page cannot come from another store either.
 _VERSION_BITS = 0xFF
 
 # Columns of measured numbers have no declared type, because SQLite would turn -0.0 into 0.0 in a REAL column.
 
 _TABLES = (
-    # dataset, arch, variant and seed repeat what the JSON says, for people who look with sqlite3.
+    # dataset, arch, variant and seed repeat values of the JSON, for people who use sqlite3.
     """CREATE TABLE specs (
         id TEXT PRIMARY KEY, dataset TEXT NOT NULL, arch TEXT NOT NULL, variant TEXT NOT NULL, seed INTEGER,
         spec TEXT NOT NULL) WITHOUT ROWID""",
-    # `answers` has bits in base 64.
+    # `answers` is a bit array in base 64.
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, spec_id TEXT NOT NULL REFERENCES specs, attempt INTEGER NOT NULL,
         outcome TEXT NOT NULL, device TEXT NOT NULL, path TEXT NOT NULL, seconds NOT NULL,
@@ -267,14 +267,14 @@ _TABLES = (
         spec_id TEXT NOT NULL REFERENCES specs, name TEXT NOT NULL, attempt INTEGER NOT NULL,
         epoch INTEGER NOT NULL, value TEXT NOT NULL, created TEXT NOT NULL,
         PRIMARY KEY (spec_id, name, attempt, epoch)) WITHOUT ROWID""",
-    # A request is met when the spec has more runs than `runs_before`: no clock is compared.
+    # A request is fulfilled once the spec has more runs than `runs_before`, so no clocks are compared.
     """CREATE TABLE requests (
         id INTEGER PRIMARY KEY, spec_id TEXT NOT NULL REFERENCES specs, runs_before INTEGER NOT NULL,
         created TEXT NOT NULL)""",
     "CREATE INDEX requests_by_spec ON requests (spec_id)",
     """CREATE TABLE failures (
         request_id INTEGER PRIMARY KEY REFERENCES requests, reason TEXT NOT NULL, created TEXT NOT NULL)""",
-    # Who is training what at this moment: the one table whose rows come and go.
+    # Who is training what now: the only table whose rows are removed.
     """CREATE TABLE claims (
         spec_id TEXT PRIMARY KEY REFERENCES specs, owner TEXT NOT NULL, until NOT NULL) WITHOUT ROWID""",
     # See checksums.py.
@@ -312,13 +312,13 @@ _APPEND_ONLY = tuple(
 )
 
 _SCHEMA = (*_TABLES, *_VIEWS, *_APPEND_ONLY)
-# Of everything that the schema makes; users may add tables with sqlite3.
+# The names of everything in the schema; users may add tables with sqlite3.
 _NAMES = [match[1] for statement in _SCHEMA if (match := re.match(r"CREATE \w+ (\w+)", statement))]
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the file's schema, 0 for an empty file; an error for another version or a foreign file."""
-    # One statement, so one moment: another process may be creating the store right now.
+    """The version of the file's schema, 0 for an empty file; raises for another version or a foreign file."""
+    # A single statement, since another process may be creating the store right now.
     application, version, objects = connection.execute(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
         "FROM pragma_application_id, pragma_user_version"
@@ -339,7 +339,7 @@ def read_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """Make the tables; the caller holds the write transaction."""
+    """Create the tables; the caller holds the write transaction."""
     for statement in _SCHEMA:
         connection.execute(statement)
     stamp = int.from_bytes(os.urandom(2)) + 1
@@ -349,6 +349,6 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `DamagedError` unless the tables are as they were made."""
+    """Raise `DamagedError` unless the tables are as they were created."""
     if not checksums.check_schema(connection, _NAMES, VERSION):
         raise DamagedError(_DAMAGED.format(path=path, error="its tables are not as they were made"))

@@ -1,8 +1,8 @@
 """A store as a folder of tables, for git and for other machines, and back.
 
 The folder holds `specs`, `runs`, `epochs` and `measurements` as CSV or Parquet, and `manifest.json` with the hash
-of each. The rows are sorted. Requests, failures and claims stay behind: they concern one machine. The same rows give
-the same bytes, in CSV as in Parquet.
+of each. The rows are sorted. Requests, failures and claims are not exported: they concern one machine. The same rows
+give the same bytes, in CSV and in Parquet.
 """
 
 import csv
@@ -33,12 +33,12 @@ Rows = list[tuple[Any, ...]]
 
 MANIFEST = "manifest.json"
 _HEAD = {"format": "asymtrain export", "version": 5}
-_LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 that Python's reader takes by itself
+_LONGEST_CELL = 2**31 - 1  # characters: a measured surface exceeds the 131072 that Python's reader allows by default
 
 
 @dataclass(frozen=True)
 class ExportTable:
-    """A file's name and its columns: str, int or float. Numbers may be missing (None), and the texts in `optional`."""
+    """A file's name and its columns: str, int or float. Numbers, and texts in `optional`, may be missing (None)."""
 
     name: str
     columns: dict[str, type]
@@ -74,11 +74,11 @@ _first_two, _from_third = itemgetter(0, 1), itemgetter(slice(2, None))
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did with the runs of a folder."""
+    """What an import did with a folder's runs, as counts."""
 
     added: int
     present: int  # in the store already
-    differing: int  # left out: the store has another run of the same spec
+    differing: int  # not imported: the store has another run of the same spec
     measurements: int  # values added
 
 
@@ -90,10 +90,9 @@ def export_store(
     without: Sequence["Export"] = (),
     only: Collection[str] | None = None,
 ) -> Path:
-    """Write everything that was run and measured to a folder, every attempt included; returns the folder.
+    """Write all runs and measurements to a folder, with every attempt; returns the folder.
 
-    What the exports `without` hold of it is left out: only what came after them is written. `only` are ids of specs,
-    where not all are written.
+    Rows that the exports in `without` hold are left out. `only` limits the export to specs with these ids.
     """
     if format not in get_args(Format):
         raise UsageError(f"format must be one of {', '.join(map(repr, get_args(Format)))}, got {format!r}")
@@ -105,7 +104,7 @@ def export_store(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {folder / f"{name}.{format}": content for name, content in contents.items()}
-        # Last: a folder whose export was interrupted does not match its manifest and is refused.
+        # The manifest comes last: after an interrupted export it does not match, and the folder is refused.
         write_whole({**files, folder / MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode()})
         for other in set(get_args(Format)) - {format}:
             for table in TABLES:
@@ -117,7 +116,7 @@ def export_store(
 
 @dataclass(frozen=True)
 class Export:
-    """What an exported folder holds, read and found whole. Runs and measured values in the order of their attempts."""
+    """The checked content of an exported folder, with runs and measured values in the order of attempts."""
 
     folder: Path
     specs: dict[str, RunSpec]
@@ -127,7 +126,7 @@ class Export:
 
 @records.uncollected()
 def read_export(folder: str | PathLike[str]) -> Export:
-    """Read a folder; raises `StoreError` for one that is damaged or no export."""
+    """Read a folder; raises a `StoreError` if it is damaged or not an export."""
     folder = Path(folder)
     tables = _read_tables(folder)
     specs: dict[str, RunSpec] = {}
@@ -135,7 +134,7 @@ def read_export(folder: str | PathLike[str]) -> Export:
     histories: dict[tuple[Any, ...], list[Epoch]] = {}
     for key, rows in groupby(tables["epochs"], _first_two):
         histories.setdefault(key, []).extend(map(records.make_epoch, map(_from_third, rows)))
-    at = ""  # the row that is read
+    at = ""  # the current row, for errors
     try:
         for number, row in enumerate(tables["specs"], 1):
             at = f"row {number} of specs: "
@@ -163,10 +162,10 @@ def read_export(folder: str | PathLike[str]) -> Export:
 
 @records.uncollected()
 def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported:
-    """Add what a folder (or what was read from it) holds and the store does not: all in one transaction, or nothing.
+    """Add the rows of a folder (or of an `Export`) that the store lacks: all in one transaction, or nothing.
 
-    Attempts that the store lacks are added after those that both have. Where the store has a run of its own for a
-    spec, that one stays.
+    Attempts that the store lacks are added after those that both have. If the store has a different run of a spec,
+    the store's run stays.
     """
     export = source if isinstance(source, Export) else read_export(source)
     added = present = differing = values = 0
@@ -201,7 +200,7 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
 
 
 def lost_by_export(store: Store, folder: Path) -> str | None:
-    """What an export into the folder would destroy, if anything: another's files, or rows that the store lacks."""
+    """What an export into the folder would destroy, if anything: foreign files, or rows that the store lacks."""
     names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
     existing = [name for name in names if (folder / name).exists()]
     if not existing:
@@ -221,7 +220,7 @@ def _rows(store: Store) -> set[Any]:
 
 
 def find_exports(folder: Path) -> list[Path]:
-    """The folder, if it is an export; else the exports in it."""
+    """The folder itself, if it is an export; else the exports in its subfolders."""
     return [folder] if (folder / MANIFEST).exists() else sorted(file.parent for file in folder.glob(f"*/{MANIFEST}"))
 
 
@@ -233,14 +232,14 @@ def _read_rows(store: Store, without: Sequence[Export], only: Collection[str] | 
         stored_specs, damaged_specs = records.select_specs(connection, ids)
         damaged += [*damaged_values, *damaged_specs, *checksums.check_numbers(connection)]
     store.name_damage(damaged)
-    # No attempt of what has a damaged one: of those that are left, the last might not be the latest.
+    # If an attempt is damaged, none is exported: the last intact one might not be the latest.
     lost = {(damage.spec_id, damage.name) for damage in damaged}
     stored_records = [record for record in stored_records if (record.run.spec.id, "") not in lost]
     values = [row for row in values if (row[0], row[1]) not in lost and row[0] in stored_specs]
     if only is not None:
         stored_records = [record for record in stored_records if record.run.spec.id in only]
         values = [row for row in values if row[0] in only]
-    # With all of its attempts or not at all: a folder with a second one alone could not be imported.
+    # All attempts of a spec or none: a folder with only a second attempt could not be imported.
     runs_by_id, values_by_key = _group(stored_records, lambda record: record.run.spec.id), _group(values, _first_two)
     for export in without:
         runs_by_id = _beyond(runs_by_id, export.runs)
@@ -288,21 +287,21 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
             rows = decode(table, content)
         except UsageError:
             raise
-        except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
-            text = " ".join(str(error).split())  # pyarrow speaks in several lines
+        except (ValueError, OSError, csv.Error) as error:  # including pyarrow's errors
+            text = " ".join(str(error).split())  # pyarrow's messages have several lines
             raise StoreError(f"{path} is not a table of an asymtrain export: {text}") from error
         tables[table.name] = rows
     return tables
 
 
 def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Sequence[Epoch]) -> Record:
-    """The run of a row, checked to be whole."""
+    """The run of a row, after a check that it is complete."""
     if row[0] not in specs:
         raise ValueError(f"a run of the unknown spec {row[0]}")
     record = records.make_record(specs[row[0]], tuple(epochs), row)
     records.check_whole(record.run)
     for name, value in zip(checksums.RUN_COLUMNS, row, strict=True):
-        if isinstance(value, float | int) and not -(2**63) <= value < 2**63:  # a text of digits may be any number
+        if isinstance(value, float | int) and not -(2**63) <= value < 2**63:  # CSV text may hold any number
             raise ValueError(f"{name} of {row[0]} is {value}, not a finite number of 64 bits")
     return record
 
@@ -313,17 +312,17 @@ def _check_measurement(specs: Mapping[str, RunSpec], row: tuple[Any, ...]) -> No
         raise ValueError(f"a measurement of the unknown spec {spec_id}")
     if any(number is not None and not 0 <= number < 2**63 for number in (attempt, epoch)):
         raise ValueError(f"attempt {attempt} and epoch {epoch} must be 0 or more, and fit 64 bits")
-    records.value_text(json.loads(text))  # which refuses what is not finite, such as 1e999
+    records.value_text(json.loads(text))  # raises for values that are not finite, such as 1e999
 
 
 def _missing(have: Sequence[T], rows: list[T]) -> list[T] | None:
-    """What to append so that `have` holds `rows`; None if the two differ."""
+    """The items to append so that `have` holds `rows`; None if the two differ."""
     both = min(len(have), len(rows))
     return rows[both:] if list(have[:both]) == rows[:both] else None
 
 
 def _beyond(have: dict[K, list[T]], exported: Mapping[K, list[T]]) -> dict[K, list[T]]:
-    """Of `have`, what `exported` does not hold in full."""
+    """The entries of `have` that `exported` does not hold completely."""
     return {key: rows for key, rows in have.items() if _missing(exported.get(key, []), rows) != []}
 
 
@@ -336,7 +335,7 @@ def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, li
 
 def _encode_csv(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
+    writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, so the same bits are read back
     writer.writerow(table.columns)
     writer.writerows(map(csv_cell, row) for row in rows)
     return text.getvalue().encode()
@@ -364,7 +363,7 @@ def _encode_parquet(table: ExportTable, rows: Sequence[tuple[Any, ...]]) -> byte
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
     schema = _parquet_schema(table)
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
-    # Measured numbers hardly repeat: stored byte by byte, exponents beside exponents, they take a third less space.
+    # Measured numbers seldom repeat: with bytes split by position (exponents together) they take a third less space.
     varied = [
         field.name
         for field, column in zip(schema, columns, strict=True)
@@ -381,7 +380,7 @@ def _decode_parquet(table: ExportTable, content: bytes) -> Rows:
     pa, pq = _pyarrow()
     try:
         read = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    except pa.ArrowException as error:  # not all of them are ValueErrors
+    except pa.ArrowException as error:  # not all are ValueErrors
         raise ValueError(error_line(error)) from error
     if not read.schema.equals(_parquet_schema(table)):
         raise ValueError(f"its columns are not {', '.join(table.columns)}, or of other kinds")

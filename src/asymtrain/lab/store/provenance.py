@@ -1,4 +1,4 @@
-"""Which code made a result: versions, commit, and a hash of the source files."""
+"""Which code produced a result: versions, commit, and a hash of the source files."""
 
 import functools
 import hashlib
@@ -21,9 +21,8 @@ _OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 class Provenance:
     """The code behind a run.
 
-    `commit` is git's; where the package is not part of a checkout, or git is absent, it is "source-" and the
-    start of `source`. `dirty` says that the package had changes that were not committed; `source` tells two
-    such states apart.
+    `commit` is git's; if the package is not part of a checkout, or git is absent, it is "source-" and the
+    start of `source`. `dirty` says that the package had uncommitted changes; `source` distinguishes two such states.
     """
 
     python: str
@@ -35,28 +34,28 @@ class Provenance:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What a page names of it."""
+        """The versions that a page shows."""
         return {"asymtrain": self.asymtrain, "torch": self.torch, "Python": self.python}
 
 
 def joined_versions(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Those of several runs; several of one thing are all named."""
+    """The versions of several runs; if they differ, all are named."""
     names = dict.fromkeys(name for each in versions for name in each)
     return {name: " and ".join(sorted({each[name] for each in versions if name in each})) for name in names}
 
 
 @functools.cache
 def current() -> Provenance:
-    """The provenance of what this process runs, found out once."""
+    """The provenance of this process's code, determined once."""
     source = hash_source(PACKAGE)
     commit, dirty = find_commit(PACKAGE) or (f"source-{source[:16]}", False)
     return Provenance(platform.python_version(), torch_version(), VERSION, commit, dirty, source)
 
 
 def torch_version() -> str:
-    """What `torch.__version__` says, read from torch's own file: loading torch takes seconds.
+    """The value of `torch.__version__`, read from torch's file, since importing torch takes seconds.
 
-    The version that is installed as a package lacks the build, such as +cpu.
+    The version of the installed package lacks the build, such as +cpu.
     """
     module = importlib.util.find_spec("torch")
     if module is None or module.origin is None:
@@ -65,7 +64,7 @@ def torch_version() -> str:
 
 
 def find_commit(package: Path) -> tuple[str, bool] | None:
-    """Commit and dirtiness of a package's folder; None where git does not keep it."""
+    """The commit of a package's folder, and whether it is dirty; None if git does not track it."""
     # A package installed inside another checkout (in .venv, say) is not part of it.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -84,8 +83,8 @@ def hash_source(package: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of git, without its last newline; None if it is absent or fails."""
-    # Without the checkout that a git hook names: the package may be of another one.
+    """The stripped output of git; None if git is absent or fails."""
+    # Without the checkout that a git hook sets: the package may belong to another one.
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     environment["GIT_OPTIONAL_LOCKS"] = "0"  # `status` would write to the index
     command = ["git", "-C", str(folder), *arguments]

@@ -1,7 +1,7 @@
 """Specs, runs, epochs and measured values as rows, and back.
 
 A run is checked before it is written: SQLite silently turns NaN into NULL, and a history with a gap
-would falsify every table made from it. It is read where its checksums are right (checksums.py).
+would falsify every table made from it. It is read only if its checksums match (checksums.py).
 """
 
 import base64
@@ -28,14 +28,14 @@ from asymtrain.lab.store.provenance import Provenance
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _order = attrgetter("dataset", "arch", "variant", "seed")
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
-make_epoch: Callable[[tuple[Any, ...]], Epoch] = partial(tuple.__new__, Epoch)  # what `_make` does, in C
+make_epoch: Callable[[tuple[Any, ...]], Epoch] = partial(tuple.__new__, Epoch)  # like `_make`, but in C
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
-_COUNT, _SECONDS = 6, RUN_COLUMNS.index("seconds")  # in the rows of a run: how many epochs it has; in its own columns
+_COUNT, _SECONDS = 6, RUN_COLUMNS.index("seconds")  # indices: of the number of epochs in a run's row; in RUN_COLUMNS
 
 
 @dataclass(frozen=True)
 class Record:
-    """A stored run, with where it came from. `attempt` counts from 1; `created` is UTC in ISO format."""
+    """A stored run with its provenance. `attempt` counts from 1; `created` is UTC in ISO format."""
 
     run: Run
     attempt: int
@@ -65,8 +65,8 @@ def check_whole(run: Run) -> None:
     for name, column in zip(EPOCH_COLUMNS, zip(*run.history, strict=True), strict=False):
         kinds = set(map(type, column))
         values = column if kinds == {float} else [value for value in column if value is not None]
-        # By the column: a study has millions of numbers, and a finite sum has finite ones alone. What is wrong with one
-        # is looked for where something may be.
+        # By column, since a study has millions of numbers: a finite sum means that all are finite. Only otherwise each
+        # number is checked.
         if kinds <= {float, int, *([] if name in _REQUIRED else [NoneType])} and math.isfinite(sum(values)):
             continue
         for epoch, value in enumerate(column, 1):
@@ -77,15 +77,15 @@ def check_whole(run: Run) -> None:
 
 
 def spec_row(spec: RunSpec) -> tuple[Any, ...]:
-    """The columns of `specs`: the last is the canonical JSON that the id is the hash of."""
-    seed = spec.seed if spec.seed < 2**63 else None  # what does not fit a 64-bit column is in the JSON
+    """The columns of `specs`; the last is the canonical JSON whose hash is the id."""
+    seed = spec.seed if spec.seed < 2**63 else None  # a larger seed does not fit the column, and is only in the JSON
     text = json.dumps(spec.to_dict(), sort_keys=True, separators=(",", ":"))
     return (spec.id, spec.dataset, spec.arch, spec.variant, seed, text)
 
 
 @lru_cache(maxsize=10_000)  # a command may read a store several times
 def read_spec(spec_id: str, text: str) -> RunSpec:
-    """The spec behind a row; an error where it is not the one that the id was made from."""
+    """The spec of a row; raises if it is not the one that the id was made from."""
     spec = RunSpec.from_dict(json.loads(text))
     if spec.id != spec_id:
         raise StoreError(f"spec {spec_id} reads as {spec.id}: it is damaged, or another version of asymtrain wrote it")
@@ -97,7 +97,7 @@ def insert_specs(connection: sqlite3.Connection, specs: Iterable[RunSpec]) -> No
 
 
 def select_specs(connection: sqlite3.Connection, ids: Collection[str]) -> tuple[dict[str, RunSpec], list[Damage]]:
-    """Specs by id, in order, and those that are damaged or missing."""
+    """Specs by id, in order, and as damage those that are damaged or missing."""
     condition, values = among("id", ids)
     texts = dict(connection.execute(f"SELECT id, spec FROM specs WHERE {condition}", values).fetchall())
     intact = {spec_id: text for spec_id, text in texts.items() if checksums.is_spec(spec_id, text)}
@@ -110,18 +110,18 @@ def select_specs(connection: sqlite3.Connection, ids: Collection[str]) -> tuple[
 
 
 def in_order(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """The order of everything that is read: it does not depend on when a row was written."""
+    """Specs in the order of all results, which does not depend on when a row was written."""
     return dict(sorted(specs.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
 def count_attempts(connection: sqlite3.Connection, spec_id: str) -> int:
-    """How many were stored, damaged ones included."""
+    """The number of stored attempts, including damaged ones."""
     recorded, _ = checksums.select_recorded(connection, [spec_id])
     return max((key.number for key in recorded), default=0)
 
 
 def insert_record(connection: sqlite3.Connection, record: Record) -> None:
-    """Write a run with all its epochs; the caller checked it and holds the transaction."""
+    """Write a run with all its epochs; the caller has checked it and holds the transaction."""
     insert_specs(connection, [record.run.spec])
     marks = ", ".join("?" * len(RUN_COLUMNS))
     cursor = connection.execute(f"INSERT INTO runs ({_RUN_LIST}) VALUES ({marks})", run_row(record))
@@ -136,7 +136,7 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without garbage collections: they go through all epochs again and again, and find nothing."""
+    """Without garbage collection, which would scan all epochs again and again and free nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -154,7 +154,7 @@ def select_records(
     every_attempt: bool = False,
     epochs_of: Callable[[RunSpec], bool] | None = None,
 ) -> tuple[list[Record], list[Damage]]:
-    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged.
+    """Stored runs, in order: the latest attempt of each spec, or every attempt; and the damage among them.
 
     With `epochs_of` the epochs of other runs are neither read nor checked.
     """
@@ -191,10 +191,10 @@ def run_row(record: Record) -> tuple[Any, ...]:
 
 
 def epoch_rows(run: Run) -> list[tuple[Any, ...]]:
-    """The values of `EPOCH_COLUMNS`, every measured number a float."""
+    """The values of `EPOCH_COLUMNS`, with every measured number as a float."""
     _, *columns = zip(*run.history, strict=True) if run.history else ((),)
     if all(set(map(type, column)) <= {float, NoneType} for column in columns):
-        return list(map(tuple, run.history))  # which SQLite takes sooner than named ones
+        return list(map(tuple, run.history))  # plain tuples, which SQLite reads faster than named ones
     return [(number, *[None if v is None else float(v) for v in values]) for number, *values in run.history]
 
 
@@ -207,7 +207,7 @@ def make_record(spec: RunSpec, history: Sequence[Epoch], row: Sequence[Any]) -> 
 
 
 def value_text(value: Any) -> str:
-    """A value as canonical JSON, which can be read back; NaN and inf are no values."""
+    """A value as canonical JSON that can be read back; NaN and inf are refused."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
         json.loads(text)
@@ -219,7 +219,7 @@ def value_text(value: Any) -> str:
 
 
 def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Write rows of whole measurements; the caller holds the transaction."""
+    """Write the rows of complete measurements; the caller holds the transaction."""
     rows = list(rows)
     connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", rows)
     for key in dict.fromkeys(Key(*row[:3]) for row in rows):
@@ -229,7 +229,7 @@ def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple
 def select_measurements(
     connection: sqlite3.Connection, ids: Collection[str] | None = None, *, every_attempt: bool = False
 ) -> tuple[list[tuple[Any, ...]], list[Damage]]:
-    """Rows of measured values, ordered by spec id, name, attempt and epoch; and what of them is damaged."""
+    """Rows of measured values, ordered by spec id, name, attempt and epoch; and the damage among them."""
     intact, damaged = checksums.select_intact(connection, "measurement", ids)
     if not every_attempt:
         intact, damaged = checksums.keep_latest(intact, damaged)

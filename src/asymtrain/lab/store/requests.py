@@ -1,11 +1,11 @@
 """Requests without a result: pending, in training, or failed and why; and the counts.
 
-A request stays open until its spec has one more run than before. A failure closes one request; asking again
+A request stays open until its spec has one more run than before. A failure closes one request; requesting again
 opens the next, so that a retry is pending and the old reason stays on record.
 
-A claim says who is training what, so that two processes that share a store do not train the same spec. It ends with
-the run, with the failure, with the process, or with its time. On the same machine the process is looked up, so that
-nothing waits after a `kill -9`; a claim from another machine is believed until it ends, so whoever trains renews it.
+A claim says which process trains a spec, so that two processes that share a store do not train the same one. It ends
+with the run, the failure, the process, or its time. On the same machine the process is looked up, so nothing waits
+after a `kill -9`. A claim from another machine is trusted until its time is over, so the training process renews it.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from asymtrain.lab.store.records import count_attempts, in_order, insert_specs, 
 
 @dataclass(frozen=True)
 class Failure:
-    """A spec that was asked for and could not be trained. `created` is UTC in ISO format."""
+    """A spec that was requested and could not be trained. `created` is UTC in ISO format."""
 
     spec: RunSpec
     reason: str
@@ -37,7 +37,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many are the runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
+    """Counts of runs of one dataset, backbone and variant. `running` is the part of `pending` being trained now."""
 
     dataset: str
     arch: str
@@ -68,7 +68,7 @@ class StoreSummary:
 
 
 def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], now: str, *, again: bool) -> None:
-    """Mark specs, given by id, as wanted, except those that are pending already or, unless again, recorded."""
+    """Request specs, given by id, except those that are already pending or, unless `again`, recorded."""
     insert_specs(connection, specs.values())
     pending = pending_ids(connection)
     for spec_id in specs:
@@ -80,7 +80,7 @@ def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
 
 
 def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], reason: str, now: str) -> None:
-    """Close the specs' requests with a reason; a spec that another process recorded meanwhile did not fail."""
+    """Close the specs' requests with a reason, except specs that another process has recorded meanwhile."""
     open_requests(connection, specs, now, again=False)
     pending = pending_ids(connection)
     rows = [(pending[spec_id], reason, now) for spec_id in specs if spec_id in pending]
@@ -99,9 +99,9 @@ class Request:
 
 
 def select_open(connection: sqlite3.Connection) -> tuple[dict[str, Request], list[Damage]]:
-    """Open requests by spec id, in order, and what of requests and failures is damaged.
+    """Open requests by spec id, in order, and the damage among requests and failures.
 
-    They are those of the view `open_requests`, among what is as it was stored.
+    They are the intact rows of the view `open_requests`.
     """
     rows, damaged = checksums.select_intact(connection, "request")
     failures, damaged_failures = checksums.select_intact(connection, "failure")
@@ -127,17 +127,17 @@ def failures_of(requests: Mapping[str, Request]) -> list[Failure]:
 
 
 def pending_ids(connection: sqlite3.Connection) -> dict[str, int]:
-    """Spec id to request id, for what was asked for, is not recorded and did not fail."""
+    """Spec id to request id, for specs that were requested, are not recorded and did not fail."""
     return dict(connection.execute("SELECT spec_id, id FROM open_requests WHERE reason IS NULL"))
 
 
 def this_process() -> str:
-    """Machine, process id and start time: a process id alone is soon given to another process."""
+    """Machine, process id and start time; the id alone may soon belong to another process."""
     return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
 def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
-    """Take the specs that no other live process holds; returns those that are now this process's."""
+    """Take the specs that no other live process holds; returns those that this process now holds."""
     claims, owner, until = held_claims(connection), this_process(), clock() + seconds
     free = {spec_id for spec_id in ids if claims.get(spec_id, owner) == owner}
     rows = [(spec_id, owner, until) for spec_id in free]
@@ -146,7 +146,7 @@ def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) ->
 
 
 def renew(connection: sqlite3.Connection, seconds: float) -> None:
-    """Give this process's claims so many seconds from now; those that others have taken since are theirs."""
+    """Extend this process's claims to `seconds` from now, except those that others have taken since."""
     until = clock() + seconds
     connection.execute("UPDATE claims SET until = ? WHERE owner = ?", (until, this_process()))
 
@@ -156,7 +156,7 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 
 
 def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
-    """Spec id to owner, for claims that still count."""
+    """Spec id to owner, for claims that are still valid."""
     rows = connection.execute("SELECT spec_id, owner, until FROM claims").fetchall()
     counts = {(owner, until): _counts(owner, until) for _, owner, until in rows}
     return {spec_id: owner for spec_id, owner, until in rows if counts[owner, until]}
@@ -170,7 +170,7 @@ def _counts(owner: str, until: float) -> bool:
 
 
 def _start_of(process: int) -> str:
-    """Start time from Linux's /proc; empty elsewhere, and for a process that has ended and was not collected."""
+    """Start time from Linux's /proc; empty on other systems, and for a zombie process."""
     try:
         # The second field is the program's name in parentheses, which may contain anything.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -180,7 +180,7 @@ def _start_of(process: int) -> str:
 
 
 def readable_claims(connection: sqlite3.Connection) -> tuple[dict[str, str], list[Damage]]:
-    """Claims come and go and have no checksum: in a damaged file they may be anything."""
+    """The valid claims, and damage if they cannot be read: claims are temporary and have no checksums."""
     try:
         return held_claims(connection), []
     except (AttributeError, OverflowError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""`Store`: a thin object over one file. Each method is one transaction; rows are made in the modules beside it."""
+"""`Store`: a thin object over one file. Each method is one transaction; other modules make and read the rows."""
 
 import dataclasses
 import json
@@ -21,8 +21,8 @@ from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, StoreSummary
 
-LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
-NAMED = 3  # damaged things in a warning; `asymtrain store check` names all
+LEASE = 3600.0  # seconds for which a claim from another machine is trusted without renewal
+NAMED = 3  # damaged items in a warning; `asymtrain store check` names all
 
 T = TypeVar("T")
 _OF_RUNS = ("outcome", "device", "path")
@@ -32,8 +32,8 @@ _FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", *
 class Store:
     """The record of what was run, in one file that several processes may read and write.
 
-    `Store(path)` opens or creates it. With `read_only` the file must exist, and nothing beside it is needed: a
-    store on a read-only disk can be read.
+    `Store(path)` opens or creates it. With `read_only` the file must exist; even a store on a read-only disk can be
+    read.
     """
 
     def __init__(self, path: str | PathLike[str], *, read_only: bool = False) -> None:
@@ -42,7 +42,7 @@ class Store:
         self._claimed = False
         self._damage_named: set[Damage] = set()
         if not read_only:
-            current()  # now, while the source files are those that this process has imported
+            current()  # now, while the source files are still those that this process imported
 
     def __enter__(self) -> Self:
         return self
@@ -51,34 +51,34 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Give back what was claimed and not recorded, and close the file; harmless when it is closed already."""
+        """Release claims without a recorded run, and close the file; calling it twice is harmless."""
         if self._claimed:
             self._claimed = False
-            # On a full disk the claims stay, and end with this process.
+            # If the disk is full, the claims stay until this process ends.
             with suppress(StoreError), self.database.writing() as connection:
                 connection.execute("DELETE FROM claims WHERE owner = ?", (requests.this_process(),))
         self.database.close()
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """Reads in the block are of one moment, even if other processes write meanwhile."""
+        """A context in which all reads see one state, even if other processes write meanwhile."""
         return self.database.reading()
 
-    # What is wanted.
+    # Requests.
 
     def know(self, specs: Iterable[RunSpec]) -> None:
-        """Make specs known without asking for them: they can be measured, and need not be trained."""
+        """Make specs known without requesting them: they can be measured, and need not be trained."""
         with self.database.writing() as connection:
             records.insert_specs(connection, specs)
 
     def request(self, specs: Iterable[RunSpec], *, again: bool = False) -> None:
-        """Mark specs as wanted: they are pending until they are recorded or fail."""
+        """Request specs: they are pending until they are recorded or fail."""
         with self.database.writing() as connection:
             requests.open_requests(connection, {spec.id: spec for spec in specs}, _now(), again=again)
 
     def claim(self, specs: Iterable[RunSpec], *, again: bool = False, lease: float = LEASE) -> list[RunSpec]:
-        """Request specs, and take those that are not recorded (unless again) nor held by another live process.
+        """Request specs, and claim those that are neither recorded (unless `again`) nor held by another live process.
 
-        `renew` before `lease` seconds have passed to keep specs that other machines might want.
+        Call `renew` within `lease` seconds to keep specs that other machines might claim.
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
@@ -91,12 +91,12 @@ class Store:
         return [spec for spec_id, spec in unique.items() if spec_id in claimed_ids]
 
     def renew(self, lease: float = LEASE) -> None:
-        """Keep what this process has claimed for `lease` seconds from now."""
+        """Keep this process's claims for `lease` seconds from now."""
         with self.database.writing() as connection:
             requests.renew(connection, lease)
 
     def claimed_ids(self, ids: Iterable[str]) -> set[str]:
-        """Those of the specs that a live process, this one or another, is training."""
+        """The ids of specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
             claims, damaged = requests.readable_claims(connection)
         self.name_damage(damaged)
@@ -118,12 +118,12 @@ class Store:
         """Specs that failed and were neither recorded nor requested since."""
         return requests.failures_of(self._read(requests.select_open))
 
-    # What was run.
+    # Runs.
 
     def add(self, run: Run, *, again: bool = False, provenance: Provenance | None = None) -> bool:
         """Store a run with all its epochs, or nothing.
 
-        False where the spec is recorded already: by another process, say. With `again` the run becomes the
+        Returns False if the spec is already recorded, perhaps by another process. With `again` the run becomes the
         next attempt, and readers see the latest.
         """
         records.check_whole(run)
@@ -136,12 +136,12 @@ class Store:
         return True
 
     def finished(self, ids: Iterable[str] | None = None) -> set[str]:
-        """Ids of the specs that are recorded, diverged ones too: they need no training."""
+        """Ids of the specs that are recorded, including diverged runs: they need no training."""
         recorded = self._read(partial(checksums.select_recorded, ids=None if ids is None else list(ids)))
         return {key.spec_id for key in recorded}
 
     def runs(self, ids: Iterable[str] | None = None, **where: Any) -> list[Run]:
-        """The latest attempt of each spec, by dataset, arch, variant, seed and id.
+        """The latest attempt of each spec, ordered by dataset, arch, variant, seed and id.
 
         `where` names fields of a spec, `variant`, `outcome`, `device` or `path`: `runs(arch="mlp", seed=3)`.
         """
@@ -155,9 +155,9 @@ class Store:
         epochs_of: Callable[[RunSpec], bool] | None = None,
         **where: Any,
     ) -> list[Record]:
-        """Like `runs`, each with its attempt, its code and when it was stored.
+        """Like `runs`, each with its attempt, its provenance and its time of storing.
 
-        With `epochs_of` the epochs of other runs are neither read nor checked: of these, only their number is known.
+        With `epochs_of` the epochs of other runs are neither read nor checked; only their number is known.
         """
         for name in where:
             if name not in _FILTERS:
@@ -172,7 +172,7 @@ class Store:
         return [record for record in all_records if matches(record.run)]
 
     def fingerprints(self) -> list[tuple[RunSpec, str | None, str | None]]:
-        """Of every recorded spec that has them, the fingerprints of its model and of its data, as `runs` reads them."""
+        """Each recorded spec that has fingerprints, with those of its model and its data, as `runs` reads them."""
         statement = (
             "SELECT run.spec_id, model_fingerprint, data_fingerprint FROM latest_runs AS run "
             "WHERE coalesce(model_fingerprint, data_fingerprint) IS NOT NULL"
@@ -182,12 +182,12 @@ class Store:
             specs, _ = records.select_specs(connection, [row[0] for row in rows])
         return [(specs[spec_id], model, data) for spec_id, model, data in rows if spec_id in specs]
 
-    # What was seen.
+    # Measurements.
 
     def add_measurement(self, spec_id: str, name: str, values: Mapping[int, Any], *, again: bool = False) -> bool:
         """Store an instrument's JSON values by epoch (0: before training), or nothing.
 
-        False where the spec has a measurement of this name already; with `again` the new one supersedes it.
+        Returns False if the spec already has a measurement of this name; with `again` the new one supersedes it.
         """
         key = (spec_id, name)
         with self.database.writing() as connection:
@@ -214,19 +214,19 @@ class Store:
         return [Measurement(row[0], row[1], row[3], json.loads(row[4])) for row in rows if name in (None, row[1])]
 
     def summary(self) -> StoreSummary:
-        """Counts of what the store holds, what is pending and what failed."""
+        """Counts of stored, pending and failed runs."""
         with self.database.reading() as connection:
             summary = requests.summarise(connection, self.path)
         self.name_damage(summary.damaged)
         return summary
 
     def check(self) -> Check:
-        """Read everything, and find what is not as it was stored."""
+        """Read everything, and find all damage."""
         with self.database.reading() as connection:
             return checksums.check_all(connection)
 
     def _read(self, select: Callable[[sqlite3.Connection], tuple[T, list[Damage]]]) -> T:
-        """The intact rows that a function selects; damage is named in a warning."""
+        """The intact rows that a function selects; a warning names the damage."""
         with self.database.reading() as connection:
             rows, damaged = select(connection)
             damaged += checksums.check_numbers(connection)
@@ -234,7 +234,7 @@ class Store:
         return rows
 
     def name_damage(self, damaged: Sequence[Damage], stacklevel: int = 3) -> None:
-        """Warn, in one line, of what was left out and was not named before."""
+        """Warn, in one line, about damage that was not named before."""
         new = [damage for damage in damaged if damage not in self._damage_named]
         self._damage_named.update(new)
         if new:
@@ -244,7 +244,7 @@ class Store:
 
 
 def stored_runs(path: Path, ids: Iterable[str] | None = None) -> list[Run]:
-    """What `Store.runs` gives; nothing where there is no store."""
+    """The result of `Store.runs`; empty if there is no store."""
     if not store_exists(path):
         return []
     with Store(path, read_only=True) as store:
@@ -252,7 +252,7 @@ def stored_runs(path: Path, ids: Iterable[str] | None = None) -> list[Run]:
 
 
 def failure_reasons(path: Path, ids: Collection[str]) -> list[str]:
-    """Why specs of these ids failed, a reason for each; nothing where there is no store."""
+    """The reason why each of these specs failed; empty if there is no store."""
     if not store_exists(path):
         return []
     with Store(path, read_only=True) as store:

@@ -11,7 +11,7 @@ from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.texts import without_folders
 
-# Field of an epoch to the name of its curve; what stands before the slash is TensorBoard's group.
+# Field of an epoch to the name of its curve; the part before the slash is TensorBoard's group.
 CURVES = {
     "main_loss": "loss/main",
     "auxiliary_loss": "loss/auxiliary",
@@ -45,11 +45,11 @@ def write_tensorboard(runs: Iterable[Run], folder: str | PathLike[str]) -> list[
 
 
 def open_log(spec: RunSpec, folder: str | PathLike[str]) -> Any:
-    """A `SummaryWriter` for the run of a spec, in a folder of its own; an earlier log of that spec is replaced."""
+    """A `SummaryWriter` for the run of a spec, in its own folder; replaces an earlier log of that spec."""
     from torch.utils.tensorboard import SummaryWriter
 
     log = Path(folder) / re.sub(r"[^\w.=-]+", "_", run_name(spec))
-    # TensorBoard draws every event file of a folder: a second one would draw each curve twice.
+    # TensorBoard draws every event file in a folder, so a second one would draw each curve twice.
     for old in log.glob("events.out.tfevents.*"):
         old.unlink()
     writer = SummaryWriter(str(log))
@@ -67,11 +67,11 @@ def run_name(spec: RunSpec) -> str:
 
 
 def group_name(spec: RunSpec) -> str:
-    """What runs of one comparison share; without folders, since a tracker may send it."""
+    """The name that runs of one comparison share; without folders, since a tracker may send it elsewhere."""
     return f"{without_folders(spec.dataset)}-{without_folders(spec.arch)}"
 
 
 def curve_values(epoch: Epoch) -> dict[str, float]:
-    """What was measured in an epoch, by the names of the curves."""
+    """The measured values of an epoch, by the names of the curves."""
     values = {curve: getattr(epoch, field) for field, curve in CURVES.items()}
     return {curve: value for curve, value in values.items() if value is not None}

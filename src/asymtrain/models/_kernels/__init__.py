@@ -1,12 +1,11 @@
-"""Hand-written Triton kernels for stacks in bfloat16, where torch's own leave much of the GPU idle.
+"""Hand-written Triton kernels for stacks in bfloat16, for operations in which torch's kernels leave the GPU idle.
 
 attention.py   self-attention over 2^k patches and a class token, one program for an image and head
 gelu.py        bias and GELU of a feed-forward layer
-pooling.py     bias, max-pool and ReLU behind a convolution
-operators.py   all of them as torch operators with gradients, so that autograd and torch.compile treat them as any other
+pooling.py     bias, max-pool and ReLU after a convolution
+operators.py   all of them as torch operators with gradients, for autograd and torch.compile
 
-They are loaded when an engine asks for them on a GPU (`load_kernels`), never by an import. GPU tests compare them with
-torch.
+The engine loads them on a GPU (`load_kernels`); importing the package does not. GPU tests compare them with torch.
 """
 
 from importlib import import_module
@@ -27,18 +26,18 @@ def load_kernels(device: torch.device) -> None:
 
 
 def attention_kernels(tokens: Tensor, count: int, heads: int) -> ModuleType | None:
-    """The kernels, where they apply to tokens (R, B T, D) of `count` tokens an image; None where torch must do it."""
+    """The kernels, if they support tokens (R, B T, D) with `count` tokens per image; else None, and torch is used."""
     suits = count - 1 in (16, 32, 64) and tokens.shape[-1] // heads in (16, 32, 64)
     return _OPERATORS if suits and _half_on_gpu(tokens) else None
 
 
 def gelu_kernels(tokens: Tensor, width: int) -> ModuleType | None:
-    """The kernels, where they apply to tokens (R, M, D) and a hidden layer of `width`; None where torch must do it."""
+    """The kernels, if they support tokens (R, M, D) and a hidden layer of `width`; else None, and torch is used."""
     return _OPERATORS if width in (64, 128, 256, 512, 1024) and _half_on_gpu(tokens) else None
 
 
 def pooling_kernels(maps: Tensor) -> ModuleType | None:
-    """The kernels, where they apply to maps (B, C, H, W); None where torch must do it."""
+    """The kernels, if they support maps (B, C, H, W); else None, and torch is used."""
     suits = maps.shape[2] % 2 == 0 and maps.shape[3] % 2 == 0
     return _OPERATORS if suits and _half_on_gpu(maps) else None
 

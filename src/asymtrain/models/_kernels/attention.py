@@ -1,8 +1,8 @@
-"""Self-attention of short sequences: one program holds an image's head whole, so nothing is written in between.
+"""Self-attention of short sequences: one program holds a whole head of an image, so no intermediate is written.
 
-The class token is token 0 and is computed apart from the P patches: blocks then have P rows, a power of two,
-where padding the sequence of P + 1 to the next one would waste three quarters of the arithmetic. The backward
-pass computes the probabilities again; only queries, keys and values are kept.
+The class token is token 0 and is computed separately from the P patches, so blocks have P rows, a power of two.
+Padding the P + 1 tokens to the next power of two would waste three quarters of the arithmetic. The backward pass
+computes the probabilities again; only queries, keys and values are kept.
 
 Shapes: qkv (R, B T, 3 D) before its bias, bias (R, 3 D), out (R, B T, D); T = P + 1, D = heads * W.
 """
@@ -12,15 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_WARPS = 4  # of one, two, four and eight the quickest for the gradient, each timed once on an H200
-# Of a thread at most, for the gradient: more programs are then in flight. The quickest of seven limits on an H200,
-# where the gradient of 20 runs takes 203 us, and 248 without one.
+_WARPS = 4  # of 1, 2, 4 and 8 the fastest for the gradient, each timed once on an H200
+# At most per thread, for the gradient, so that more programs run at a time. The fastest of seven limits on an H200,
+# where the gradient of 20 runs takes 203 us, and 248 us without a limit.
 _REGISTERS = 168
 
 
 @triton.jit
 def _load(base, bias, rows, columns, first, stride):
-    """Patches (P, W) and class token (W,) of one head, bias added, in the type they are stored in."""
+    """Patches (P, W) and class token (W,) of one head with the bias added, in their stored type."""
     shift = tl.load(bias + first + columns).to(tl.float32)
     patches = tl.load(base + (rows[:, None] + 1) * stride + first + columns[None, :])
     token = tl.load(base + first + columns)
@@ -30,7 +30,7 @@ def _load(base, bias, rows, columns, first, stride):
 
 @triton.jit
 def _softmax(scores, score_of_class):
-    """Probabilities of each row over the patches, and of the class token beside them."""
+    """The probabilities of each row over the patches, and those of the class token."""
     most = tl.maximum(tl.max(scores, 1), score_of_class)
     p = tl.exp(scores - most[:, None])
     p_class = tl.exp(score_of_class - most)
@@ -87,7 +87,7 @@ def _backward(qkv, bias, grad, out, batch, scale, HEADS: tl.constexpr, P: tl.con
     g0f = tl.load(source + columns).to(tl.float32)
     gf = g.to(tl.float32)
 
-    # Patch queries: probabilities again, then the gradients of their scores.
+    # Patch queries: recompute probabilities, then the gradients of their scores.
     p, p0 = _softmax(tl.dot(q, tl.trans(k)) * scale, tl.sum(q.to(tl.float32) * k0f[None, :], 1) * scale)
     dp, dp0 = tl.dot(g, tl.trans(v)), tl.sum(gf * v0f[None, :], 1)
     mean = tl.sum(p * dp, 1) + p0 * dp0
@@ -126,7 +126,7 @@ def attend(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
 
 
 def attend_gradient(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
-    """Gradient of qkv (R, B T, 3 D) for the gradient of the mixed values (R, B T, D)."""
+    """The gradient of qkv (R, B T, 3 D) from the gradient of the mixed values (R, B T, D)."""
     out = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     tensors = qkv.contiguous(), bias.contiguous(), grad.contiguous(), out
     _launch(_backward, tensors, qkv, batch, heads, maxnreg=_REGISTERS)

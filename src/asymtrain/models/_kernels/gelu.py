@@ -1,7 +1,7 @@
 """Bias and GELU of a feed-forward layer in one pass over memory, and their gradient in one more.
 
-The normal distribution comes from a polynomial (Abramowitz and Stegun 7.1.26, within 1e-7) times an exponential, which
-is the density too: fewer operations than `erf` and `exp` by themselves.
+The normal distribution is a polynomial (Abramowitz and Stegun 7.1.26, within 1e-7) times an exponential, which also
+gives the density: fewer operations than `erf` and `exp` separately.
 
 Shapes: raw (R, M, D) before its bias (R, D); D is a power of two.
 """
@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-# The quickest of eight shapes on an H200.
+# The fastest of eight shapes on an H200.
 _TILE = 1024  # values at a time
-_ROWS = 32  # of a program
+_ROWS = 32  # per program
 _WARPS = 2
 
 
@@ -22,7 +22,7 @@ _WARPS = 2
 def _tail(x):
     """The standard normal distribution function at -|x|, and exp(-x^2 / 2)."""
     bell = tl.exp2(x * x * -0.7213475204444817)
-    # Triton's own division and exponential to the base e take six and four operations more for each value.
+    # Triton's division and its exponential to base e need six and four operations more per value.
     t = libdevice.fast_dividef(1.0, 1.0 + 0.23164190 * tl.abs(x))
     series = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
     return bell * series, bell
@@ -71,7 +71,7 @@ def bias_gelu(raw: Tensor, bias: Tensor) -> Tensor:
 
 
 def bias_gelu_gradient(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of raw and, in parts that are still to be added up, of the bias (R, parts, D)."""
+    """The gradients of raw and of the bias, the latter as partial sums (R, parts, D)."""
     raw = raw.contiguous()
     out, sums = torch.empty_like(raw), raw.new_empty(parts_shape(raw), dtype=torch.float32)
     _launch(_backward, raw, raw, bias.contiguous(), grad.contiguous(), out, sums)
@@ -79,7 +79,7 @@ def bias_gelu_gradient(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor,
 
 
 def parts_shape(raw: Tensor) -> tuple[int, int, int]:
-    """The number of partial sums."""
+    """The shape of the partial sums."""
     return raw.shape[0], -(-raw.shape[1] // _ROWS), raw.shape[2]
 
 

@@ -14,7 +14,7 @@ def attend(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
 
 @torch.library.custom_op("asymtrain::attend_gradient", mutates_args=())
 def attend_gradient(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
-    """Its gradient with respect to qkv."""
+    """The gradient of `attend` with respect to qkv."""
     return attention.attend_gradient(qkv, bias, grad, batch, heads)
 
 
@@ -26,7 +26,7 @@ def bias_gelu(raw: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("asymtrain::bias_gelu_gradient", mutates_args=())
 def bias_gelu_gradient(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Its gradients, that of the bias in parts."""
+    """The gradients of `bias_gelu`; the bias's as partial sums."""
     return gelu.bias_gelu_gradient(raw, bias, grad)
 
 
@@ -38,13 +38,13 @@ def pool_with_origin(maps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("asymtrain::pool_relu_gradient", mutates_args=())
 def pool_relu_gradient(grad: Tensor, origin: Tensor) -> Tensor:
-    """Its gradient with respect to the maps."""
+    """The gradient of `pool_with_origin` with respect to the maps."""
     return pooling.pool_relu_gradient(grad, origin)
 
 
 def pool_relu(maps: Tensor, bias: Tensor) -> Tensor:
     """relu(maxpool(maps + bias)) of maps (B, C, H, W)."""
-    # Said here, where the compiler sees it: whatever makes the maps can then write them in this order.
+    # The layout is set here, where the compiler sees it, so the maps can be written in this layout directly.
     pooled, _ = pool_with_origin(maps.contiguous(memory_format=torch.channels_last), bias)
     return pooled
 

@@ -1,7 +1,7 @@
 """Bias, 2 x 2 max-pool and ReLU in one pass over a convolution's result, and their gradient in one more.
 
-The largest map of a CNN is the one before its first pool. It is read once here, and its gradient is written once;
-a byte for each pooled value remembers where that value came from. Channels are the innermost axis in memory.
+The largest map of a CNN is the one before its first pool. Here it is read once, and its gradient is written once;
+a byte for each pooled value stores that value's origin. Channels are the innermost axis in memory.
 
 Shapes: maps (B, C, H, W), bias (C,), pooled and origin (B, C, H / 2, W / 2).
 """
@@ -12,12 +12,12 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024
-DEAD = 4  # origin of a value that the ReLU cut off
+DEAD = 4  # the origin of a value that the ReLU sets to 0
 
 
 @triton.jit
 def _corner(cells, C: tl.constexpr, HALF: tl.constexpr):
-    """Where the first of a pooled cell's four values lies; rows of the map are 2 HALF cells of C."""
+    """The offset of the first of a pooled cell's four values, and its channel; map rows are 2 HALF cells of C."""
     channel, column, row = cells % C, cells // C % HALF, cells // (C * HALF)
     return ((row * 2) * (2 * HALF) + column * 2) * C + channel, channel
 
@@ -31,11 +31,11 @@ def _forward(maps, bias, pooled, origin, count, C: tl.constexpr, HALF: tl.conste
     where = tl.zeros((BLOCK,), tl.int32)
     for i in tl.static_range(1, 4):
         value = tl.load(maps + corner + (i // 2 * 2 * HALF + i % 2) * C, mask=inside, other=0.0).to(tl.float32)
-        larger = (value > best) | (value != value)  # as in torch: the first of equals wins, and NaN above all
+        larger = (value > best) | (value != value)  # as in torch: on ties the first wins, and NaN wins over all
         best, where = tl.where(larger, value, best), tl.where(larger, i, where)
     best += tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     positive = best > 0
-    # NaN times zero is NaN: a run that diverged must show it.
+    # NaN times zero is NaN, so that divergence is visible.
     tl.store(pooled + cells, tl.where(positive, best, best * 0).to(pooled.dtype.element_ty), mask=inside)
     tl.store(origin + cells, tl.where(positive, where, 4).to(tl.int8), mask=inside)
 
@@ -63,7 +63,7 @@ def pool_relu(maps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool_relu_gradient(grad: Tensor, origin: Tensor) -> Tensor:
-    """The gradient of the maps, for the gradient of the pooled values."""
+    """The gradient of the maps from the gradient of the pooled values."""
     grad = grad.contiguous(memory_format=torch.channels_last)
     batch, channels, height, width = grad.shape
     out = _empty(grad, batch, channels, 2 * height, 2 * width)
