@@ -141,6 +141,14 @@ def test_bad_targets(loss, naive, options, logits, targets, message):
         loss(logits, targets, **options)
 
 
+@pytest.mark.parametrize("name", ["softmax", "distill"])
+def test_rows_of_several_classes_are_refused_where_classes_compete(name):
+    logits, one = torch.zeros(2, 3), torch.tensor([[0.2, 0.8, 0.0], [0.0, 0.0, 0.0]])
+    find_objective(name).check(logits, one.bfloat16())  # a row may have no label
+    with pytest.raises(UsageError, match=r"add up to 1 in each row .* objective='sigmoid'"):
+        find_objective(name).check(logits, torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
+
+
 def test_logits_have_a_batch_axis():
     with pytest.raises(UsageError, match=r"\(batch, classes\)"):
         check_targets(torch.zeros(5), torch.zeros(2, dtype=torch.int64))

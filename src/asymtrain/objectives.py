@@ -94,7 +94,7 @@ class Objective(ABC):
 
     def check(self, logits: Tensor, targets: Tensor) -> None:
         """Raise a `UsageError` if the targets do not fit the logits."""
-        check_targets(logits, targets, self.ignore_index, shares=self.shares)
+        check_targets(logits, targets, self.ignore_index, shares=self.shares, competes=self.competes)
 
 
 class RowObjective(Objective):
@@ -331,7 +331,12 @@ def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None)
     return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * max(classes, 2))).float())
 
 
-def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True) -> None:
+_MOST_SHARES = 1.02  # of a row of probabilities in bfloat16, which add up to 1 but for rounding
+
+
+def check_targets(
+    logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True, competes: bool = False
+) -> None:
     """Raise a `UsageError` if the targets do not fit logits (..., C)."""
     if logits.ndim < 2:
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
@@ -345,6 +350,12 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     if targets.shape == logits.shape:
         if shares and readable and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
             raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
+        # A row may have no label, and its shares may be rounded.
+        if shares and competes and readable and (targets.sum(-1, dtype=torch.float32) > _MOST_SHARES).any():
+            raise UsageError(
+                "targets with one value a class must add up to 1 in each row if classes compete: use "
+                "objective='sigmoid' for several classes at once"
+            )
         return
     if targets.shape != logits.shape[:-1]:
         remedy = ": call targets.squeeze(-1)" if targets.shape == (*rows, 1) else ""

@@ -137,3 +137,22 @@ def test_a_model_that_returns_no_loss_is_refused() -> None:
     branches = attach(model, (x, y), CLASSES, at="blocks.*")
     with pytest.raises(UsageError, match=r"a Tensor without a loss: .*branches.criterion\(loss_fn\)"):
         WithLoss(model, branches)(x, y)
+
+
+def test_a_model_whose_targets_would_not_be_found_is_refused() -> None:
+    class Gold(nn.Sequential):
+        def forward(self, x: Tensor, gold: Tensor | None = None) -> Tensor:
+            return super().forward(x)
+
+    class PassedOn(nn.Sequential):
+        def forward(self, x: Tensor, **others: Tensor) -> Tensor:
+            return super().forward(x)
+
+    for kind in (Gold, PassedOn):
+        model = kind(nn.Linear(4, 5), nn.Linear(5, 3))
+        branches = attach(model, torch.randn(2, 4), 3, at="0")
+        if kind is PassedOn:
+            WithLoss(model, branches)
+            continue
+        with pytest.raises(UsageError, match=r"no argument labels, .* or y, .*: rename its argument"):
+            WithLoss(model, branches)

@@ -211,6 +211,18 @@ def tokens(classes, words=20):
     return nn.Sequential(nn.Embedding(words, 4), nn.Flatten(), nn.LazyLinear(classes))
 
 
+class Counts(nn.Module):  # a mean over the words that are no padding
+    def __init__(self, classes):
+        super().__init__()
+        self.words, self.out = nn.Embedding(20, 4), nn.Linear(4, classes)
+
+    def forward(self, x):
+        if not (x != 0).any():
+            raise ValueError("nothing but padding")
+        known = (x != 0).unsqueeze(-1)
+        return self.out((self.words(x) * known).sum(1) / known.sum(1))
+
+
 def helped(classes):
     from my_parts import head  # imported when it is called
     return nn.Sequential(nn.Flatten(), head(classes))
@@ -326,6 +338,7 @@ def test_a_model_depends_on_its_seed_alone_and_leaves_random_states_as_they_were
 def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
     assert build("vectors", (7,)).in_features == 7
     assert build("tokens", (6,), kind="tokens")[2].in_features == 24
+    assert build("Counts", (6,), kind="tokens").out.out_features == 4
     assert build("helped")[1].out_features == 4
     for kind in ("tuple", "dict"):
         model = build_model("my_nets:outputs", {"kind": kind}, classes=4, input_shape=(3, 2, 2), seed=0)

@@ -86,7 +86,8 @@ def attach(
 ) -> Branches:
     """Put branches on layers of a model; the model stays as it is.
 
-    Attach before torch.compile, and before DDP or FSDP2 (see `WithBranches`).
+    Give `branches.parameters()` to the optimizer too, add `branches.loss(targets)` to the loss of each batch, and call
+    `branches.strip(optimizer)` at the end. Attach before torch.compile, and before DDP or FSDP2 (see `WithBranches`).
 
     Args:
         model: any module. Its parameters, buffers and state_dict do not change.
@@ -106,7 +107,7 @@ def attach(
             loss); or a function of the progress of training, from 0 to 1, such as `Falling(0.5)`, which
             `branches.step(progress)` evaluates; or `GradientRatio(0.1)`. The recommended preset has 0.5, and 0.05 if a
             layer holds a convolution.
-        preset: a name in `PRESETS`, for the options that are not given.
+        preset: `recommended`, `paper`, `deep_supervision`, `early_exit` or `probe`, for the options that are not given.
         pool: `mean` over positions (the default), the `class_token` (position 0), the `last_token` that the mask
             counts, `none` to keep the positions, `Dense(resize=...)` if their number differs from the targets', or
             a function from the feature to (B, D), which gets the mask if it has an argument `mask`.
@@ -131,9 +132,11 @@ def attach(
     >>> branches = attach(model, sample=x, classes=10)
     >>> len(branches.layers)
     6
-    >>> _ = model(x)
-    >>> branches.loss(y).backward()
-    >>> branches.strip()
+    >>> optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()])
+    >>> loss = torch.nn.functional.cross_entropy(model(x), y) + branches.loss(y)
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> branches.strip(optimizer)
     """
     if preset not in PRESETS:
         raise unknown_name("preset", str(preset), PRESETS)

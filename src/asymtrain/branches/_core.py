@@ -499,8 +499,8 @@ def _key(layer: str) -> str:
 
 MODEL_LOGITS = ""  # the key, no layer's name, under which `WithBranches` returns the model's logits if needed
 NO_MODEL_LOGITS = (
-    "objective='distill' also learns from the model's own logits, and its output holds none of shape (B, C) for these "
-    "classes: attach to a classifier, or choose objective='softmax'"
+    "objective='distill' also learns from the model's own logits, and found none of shape (B, C) for these classes in "
+    "its output (a tensor, the first of a tuple, or `logits`): return them there, or choose objective='softmax'"
 )
 _EMPTY = nn.ModuleDict()
 _MOST_NAMED = 6

@@ -256,11 +256,14 @@ def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) 
 
 
 def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
-    """Values (B, positions, ...) resized to the nearest positions, by indexing, so that class indices stay valid."""
+    """Values (B, positions, ...) resized to the nearest positions, by indexing, so that class indices stay valid.
+
+    Position i of the new ones has its centre at (i + 1/2) / size of the axis, as `nearest-exact` of torch.
+    """
     for axis, size in enumerate(sizes, 1):
         old = values.shape[axis]
         if size != old:
-            values = values.index_select(axis, torch.arange(size, device=values.device) * old // size)
+            values = values.index_select(axis, (2 * torch.arange(size, device=values.device) + 1) * old // (2 * size))
     return values
 
 

@@ -38,12 +38,12 @@ class Inputs:
     kind: Kind
 
     def sample(self, *, filled: bool = False) -> "Tensor":
-        """Two inputs of zeros, or `filled` with values of a sine."""
+        """Two inputs: tokens of 1, which are no padding; else zeros, or `filled` with values of a sine."""
         import torch
 
         shape = (2, *self.shape)
         if self.kind == "tokens":
-            return torch.zeros(shape, dtype=torch.int64)  # other valid word indices are not known here
+            return torch.ones(shape, dtype=torch.int64)  # other valid word indices are not known here
         return torch.arange(math.prod(shape)).double().sin().float().view(shape) if filled else torch.zeros(shape)
 
     def image_shape(self, name: str) -> tuple[int, int, int]:
