@@ -258,7 +258,7 @@ def check_shift(tokens: Tensor, targets: Tensor, shift: int, ignore_index: int) 
 def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
     """Values (B, positions, ...) resized to the nearest positions, by indexing, so that class indices stay valid.
 
-    Position i of the new ones has its centre at (i + 1/2) / size of the axis, as `nearest-exact` of torch.
+    The centre of new position i lies at (i + 1/2) / size of the axis, as in torch's `nearest-exact`.
     """
     for axis, size in enumerate(sizes, 1):
         old = values.shape[axis]
