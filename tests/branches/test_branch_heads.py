@@ -450,3 +450,23 @@ def test_exits_need_no_branches() -> None:
     output = model.convs[0](x)
     assert torch.allclose(exits["convs.0"](output), logits["convs.0"], atol=1e-6)
     assert isinstance(exits["convs.0"].head, nn.Linear)
+
+
+def test_tied_heads_of_a_model_that_reads_jagged_rows() -> None:
+    """A jagged tensor has no memory by which the output layer could be recognised; its values have."""
+
+    class Jagged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.norm, self.out = nn.Linear(4, 4), nn.RMSNorm(4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.norm(torch.stack([row.mean(0) for row in self.inner(x).unbind()])))
+
+    x = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
+    model = Jagged()
+    branches = attach(model, x, 3, at="norm", head="tied", layout="BD")
+    logits = model(x)
+    assert branches.logits()["norm"].shape == logits.shape
+    branches.loss(torch.tensor([0, 1])).backward()
+    branches.strip()

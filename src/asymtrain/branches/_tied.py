@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from asymtrain.branches._forwards import call_model, preserve_state
@@ -74,4 +75,5 @@ def output_layers(model: nn.Module, sample: object, layers: Mapping[str, nn.Modu
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    jagged = tensor.is_nested and tensor.layout == torch.jagged  # it has no memory of its own, only its values have
+    return (tensor.values() if jagged else tensor).untyped_storage().data_ptr()
