@@ -109,15 +109,14 @@ class WithLoss(WithBranches):
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__(model, branches)
         parameters = inspect.signature(model.forward).parameters
-        names = list(parameters)
-        passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        if not passes_on and not any(name in names for name in LABELS):
+        names, target = list(parameters), next((name for name in LABELS if name in parameters), None)
+        if target is None and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             raise UsageError(
                 f"the model's forward has no argument {', '.join(LABELS[:-1])} or {LABELS[-1]}, so WithLoss would not "
                 "find its targets: rename its argument, or add the losses with criterion = branches.criterion(loss_fn)"
             )
-        self._target = next((name for name in LABELS if name in names), LABELS[0])
-        self._index = names.index(self._target) if self._target in names else len(names)
+        self._target = target or LABELS[0]
+        self._index = names.index(target) if target else len(names)
         self._criterion = [Criterion(branches)]  # in a list, since the branches are already a submodule
 
     @property
